@@ -1,0 +1,1 @@
+"""Memory arithmetic: model shapes and budgets to bytes, blocks and concurrency."""

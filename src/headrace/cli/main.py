@@ -1,0 +1,36 @@
+"""`headrace`: the commands, and the one place where errors become exit codes.
+
+0  done     1  it went wrong     2  the input was wrong     130  interrupted
+"""
+
+from typing import Any
+
+import click
+
+from headrace import __version__
+from headrace.core.errors import BadInput, HeadraceError
+
+
+class Headrace(click.Group):
+    """Shows a `HeadraceError` as two lines instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadraceError as error:
+            click.echo(f"headrace: {error}", err=True)
+            if error.hint:
+                click.echo(f"  try: {error.hint}", err=True)
+            ctx.exit(2 if isinstance(error, BadInput) else 1)
+
+
+@click.group(cls=Headrace, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="headrace")
+def main() -> None:
+    """Serve, measure and tune LLM inference. Every wait has a name.
+
+    \b
+      headrace serve smollm2          an OpenAI-compatible server, from one file
+      headrace bench http://...       how a server behaves under mixed traffic
+      headrace tune                   settings that serve short requests sooner
+    """

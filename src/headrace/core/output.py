@@ -1,0 +1,49 @@
+"""What the engine says about a request after a step."""
+
+from dataclasses import dataclass
+
+from headrace.core.bill import Bill
+from headrace.core.request import FinishReason
+
+
+@dataclass(slots=True)
+class Output:
+    """News of one request: made once a token, so plain and slotted."""
+
+    request_id: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None  # the stop token that ended it, if one did
+    first: "FirstToken | None" = None  # only beside the first token
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """What is known once a request has its first token. Instants in ns on the run's clock."""
+
+    bill: Bill
+    queued_ns: int
+    scheduled_ns: int
+    first_token_ns: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot between two steps. Counters run from the engine's start."""
+
+    steps: int
+    running: int
+    waiting: int
+    total_blocks: int  # without the null block
+    free_blocks: int  # cached but unreferenced blocks count as free
+    preemptions: int
+    prompt_tokens_computed: int
+    prefix_cache_queries: int  # tokens looked up at first admission
+    prefix_cache_hits: int  # tokens found
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the pool that requests hold, 0 to 1."""
+        return 1.0 - self.free_blocks / self.total_blocks

@@ -1,0 +1,67 @@
+"""The seams: what other parts promise, so that the pure ones need not know them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.core.measurement import Measurement
+from headrace.core.plan import Plan, Work
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a forward pass gave. `token_ids[i]` belongs to `plan.chunks[i]`; None if it does not sample."""
+
+    token_ids: list[int | None]
+    forward_ns: int = 0
+    sample_ns: int = 0
+
+
+class Executor(Protocol):
+    """Carries out plans over real block tables.
+
+    Same `Work` state and same chunk: same token, whatever else shares the step.
+    """
+
+    def run(self, plan: Plan) -> StepResult:
+        """Compute every chunk of `plan` in one pass and draw a token for each that samples."""
+        ...
+
+    def forget(self, work: Work) -> None:
+        """`work` has ended for good: drop whatever is kept for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    role: str
+    content: str
+
+
+class Tokenizer(Protocol):
+    """Text to tokens and back, as the served model was trained."""
+
+    @property
+    def eos_token_id(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of `text`, special tokens written in it recognised, none added."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`; an unfinished character at the end shows as U+FFFD."""
+        ...
+
+    def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
+        """The prompt for the assistant's next turn. Raises `BadInput` where the template refuses."""
+        ...
+
+
+Overrides = dict[str, int | float | bool | str]
+"""Settings that differ from a target's defaults, under vLLM's names."""
+
+Judge = Callable[[Overrides], Measurement]
+"""Measures one choice of settings; `tune` is handed one and knows no more of servers than that."""

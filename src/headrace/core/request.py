@@ -1,0 +1,51 @@
+"""What somebody asks for, in tokens: text has been left behind at the border."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a request ended; vLLM's labels."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is drawn and when to stop.
+
+    Stop *strings* are not here: they are found in text, by the front end, which then cancels.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 means greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means no limit."""
+    seed: int = 0
+    """Drives this request's own random stream; the front end draws one where the caller gave none."""
+    min_tokens: int = 0
+    """Outputs before `eos_token_id` or `stop_token_ids` may end it."""
+    eos_token_id: int | None = None
+    """None when the end-of-sequence token is to be ignored (`ignore_eos`)."""
+    stop_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as the engine sees it. Instants are nanoseconds on the run's own clock."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...] = field(repr=False)  # prompts stay out of logs
+    sampling: SamplingParams
+    arrived_ns: int
+    """When its first byte was ours: before parsing and tokenizing."""
+    handed_ns: int
+    """When it was put before the engine; from here the wait is for a budget, not for the front end."""
+    priority: int = 0
+    """Smaller runs first; only the `priority` policy looks."""
+    cache_salt: str = ""
+    """Requests share prefix blocks only with requests of the same salt."""

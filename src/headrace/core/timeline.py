@@ -1,0 +1,86 @@
+"""When each thing happened to one request, as its client saw it.
+
+Instants end in `_at` and are seconds on the run's own clock, real or virtual, 0 at the
+run's start. Durations end in `_s`. A latency always starts at `due_at`, the moment the
+workload meant the request to leave, so a load generator that falls behind cannot flatter
+the server.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from headrace.core.bill import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The life of one request that produced at least one token."""
+
+    request_id: str
+    request_class: str
+    prompt_tokens: int
+    due_at: float
+    sent_at: float
+    token_at: tuple[float, ...]
+    finish_reason: str
+    cached_tokens: int = 0
+    bill_s: dict[Cause, float] | None = None
+    """The server's account of its part of the TTFT; None from servers that keep none."""
+
+    def __post_init__(self) -> None:
+        if not self.token_at:
+            raise ValueError("a Timeline needs at least one token; record a Failure instead")
+        instants = (self.due_at, self.sent_at, *self.token_at)
+        if any(later < earlier for earlier, later in pairwise(instants)):
+            raise ValueError(f"a Timeline must not run backwards: {instants}")
+
+    @property
+    def dispatch_lag_s(self) -> float:
+        """How late we were in sending. Ours to fix, not the server's."""
+        return self.sent_at - self.due_at
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to first token, from when the request was due."""
+        return self.token_at[0] - self.due_at
+
+    @property
+    def e2e_s(self) -> float:
+        """From when the request was due to its last token."""
+        return self.token_at[-1] - self.due_at
+
+    @property
+    def itl_s(self) -> tuple[float, ...]:
+        """Inter-token latencies; empty for a one-token answer."""
+        return tuple(b - a for a, b in pairwise(self.token_at))
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token, the mean over this request; None for a one-token answer."""
+        gaps = len(self.token_at) - 1
+        return (self.token_at[-1] - self.token_at[0]) / gaps if gaps else None
+
+
+class FailureKind(StrEnum):
+    """How a request came to nothing."""
+
+    REFUSED = "refused"  # an answer that is not 200
+    CUT = "cut"  # the stream ended before its end
+    TIMED_OUT = "timed_out"
+    UNREACHABLE = "unreachable"  # no connection
+    EMPTY = "empty"  # ended properly, without a token
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that was due and brought no complete answer. Never dropped from a result."""
+
+    request_id: str
+    request_class: str
+    prompt_tokens: int
+    due_at: float
+    failed_at: float
+    kind: FailureKind
+    reason: str
+    tokens_received: int = 0

@@ -1,0 +1,1 @@
+"""Everything with a socket: the OpenAI wire format, the server, the engine's process."""

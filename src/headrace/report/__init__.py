@@ -1,0 +1,1 @@
+"""Renders measurements and trials for people and for programs."""

@@ -1,0 +1,1 @@
+"""Starts, configures and stops what is measured."""
