@@ -1,6 +1,7 @@
 """What a client asks of a server and what it gets: the seam between load and sockets.
 
-    workload -> Arrival(due_at, Ask) -> measure.run -> Sender.send(ask) -> Answer | Broken -> Timeline | Failure
+    workload -> Arrival(due_at, Ask) -> measure.run -> Sender.send(ask) -> Answer | Broken
+                                            '-> Timeline | Failure
 
 Instants (`_at`) are seconds on the clock that the sender was made with.
 """

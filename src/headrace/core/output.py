@@ -39,7 +39,7 @@ class EngineStats:
     total_blocks: int  # without the null block
     free_blocks: int  # cached but unreferenced blocks count as free
     preemptions: int
-    prompt_tokens_computed: int
+    tokens_computed: int  # prompt and generated tokens put through a forward pass
     prefix_cache_queries: int  # tokens looked up at first admission
     prefix_cache_hits: int  # tokens found
 

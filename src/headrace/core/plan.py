@@ -30,6 +30,7 @@ class Work:
         "arrival",
         "block_hashes",
         "block_ids",
+        "capacity_tokens",
         "num_cached_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -52,6 +53,7 @@ class Work:
         self.num_computed_tokens = 0  # scheduled so far, so one step ahead of the KV cache
         self.num_cached_tokens = 0  # of the prompt, found in the prefix cache at first admission
         self.block_ids: list[int] = []
+        self.capacity_tokens = 0  # what block_ids can hold
         self.block_hashes: list[bytes] = []  # one per full block of token_ids
         self.num_cached_blocks = 0  # of block_ids, how many the prefix index knows
         self.status = Status.WAITING
@@ -88,7 +90,9 @@ class Plan:
     admitted: list[Work] = field(default_factory=list[Work])
     queue_stopped_by: Cause | None = None
     """The budget that stopped the queue's head, and with it everyone behind; None: queue is empty."""
-    starved: list[tuple[Work, Cause]] = field(default_factory=list[tuple[Work, Cause]])
-    """Running requests that got nothing, and why."""
+    starved: list[Work] = field(default_factory=list[Work])
+    """Running requests that got nothing in this step."""
+    starved_by: Cause | None = None
+    """The budget that stopped the running loop, and with it everyone in `starved`."""
     capped: set[int] = field(default_factory=set[int])
     """`arrival` of the works whose chunk `long_prefill_token_threshold` cut."""

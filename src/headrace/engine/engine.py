@@ -1,0 +1,133 @@
+"""One replica's state machine. It is told the time and what was computed; it decides the rest.
+
+    submit(request)                                     cancel(id)
+        '--> plan(now) -> Plan --executor.run--> finish(plan, tokens, now) -> [Output]
+
+The same object serves under the real clock and is simulated under a virtual one.
+"""
+
+from collections.abc import Sequence
+
+from headrace.core.errors import BadInput, NeverFits
+from headrace.core.output import EngineStats, Output
+from headrace.core.plan import Plan, Work
+from headrace.core.request import Request
+from headrace.core.settings import Settings
+from headrace.engine.accounts import Accounts
+from headrace.scheduler.scheduler import Scheduler
+
+
+class Engine:
+    """Admission at the door, the scheduler behind it, and every request's bill."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._scheduler = Scheduler(settings)
+        self._accounts = Accounts()
+        self._steps = 0
+        self._tokens_computed = 0
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._scheduler.works)
+
+    def submit(self, request: Request, now_ns: int) -> None:
+        """Take a request in. Raises `NeverFits` for what could not run even alone.
+
+        `arrived_ns <= handed_ns <= now_ns`; `BadInput` for an empty prompt or an id in use.
+        """
+        if request.request_id in self._scheduler.works:
+            raise BadInput(f"a request with the id {request.request_id} is running", "send another id")
+        assert request.arrived_ns <= request.handed_ns <= now_ns, f"{request} comes from the future"
+        _refuse_what_never_fits(request, self.settings)
+        self._scheduler.add(request)
+        self._accounts.open(request)
+
+    def cancel(self, request_id: str) -> bool:
+        """Drop a request; its blocks are free at once. False if it is not here (any more)."""
+        self._accounts.drop(request_id)
+        return self._scheduler.abort(request_id)
+
+    def plan(self, now_ns: int) -> Plan | None:
+        """The next step, with its blocks booked; None when there is nothing to do."""
+        if not self._scheduler.works:
+            return None
+        self._accounts.settle(now_ns)
+        plan = self._schedule_chunks(now_ns)
+        self._steps += 1
+        return plan
+
+    def finish(self, plan: Plan, token_ids: Sequence[int | None], now_ns: int) -> list[Output]:
+        """Book what the step computed: a token for each chunk that samples, None for the others.
+
+        Works that were cancelled in between are passed over.
+        """
+        self._accounts.settle(now_ns)
+        outputs = self._scheduler.update(plan, token_ids)
+        if self._accounts:
+            self._close_bills(plan, outputs, now_ns)
+        self._tokens_computed += plan.num_scheduled_tokens
+        return outputs
+
+    def take_ended(self) -> list[Work]:
+        """Works that ended since the last call, so that the executor can forget them."""
+        return self._scheduler.take_ended()
+
+    def stats(self) -> EngineStats:
+        """A snapshot; cheap enough for every step."""
+        scheduler = self._scheduler
+        return EngineStats(
+            steps=self._steps,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            total_blocks=self.settings.usable_blocks,
+            free_blocks=scheduler.ledger.pool.num_free,
+            preemptions=scheduler.num_preemptions,
+            tokens_computed=self._tokens_computed,
+            prefix_cache_queries=scheduler.prefix_cache_queries,
+            prefix_cache_hits=scheduler.prefix_cache_hits,
+        )
+
+    def check(self) -> None:
+        """Recount every block and queue. Raises `AssertionError` where they disagree."""
+        self._scheduler.check()
+
+    def _schedule_chunks(self, now_ns: int) -> Plan:
+        """Schedule until there is something to compute.
+
+        A step is empty when a request of lowest priority preempted itself to make room; what it
+        gave up serves the next one, so this ends within as many rounds as requests run.
+        """
+        for _ in range(len(self._scheduler.running) + 1):
+            plan = self._scheduler.schedule()
+            self._accounts.planned(plan, now_ns)
+            if plan.chunks:
+                return plan
+        raise AssertionError(f"nothing can advance: {self.stats()}; admission let in what does not fit")
+
+    def _close_bills(self, plan: Plan, outputs: list[Output], now_ns: int) -> None:
+        works = {chunk.work.request.request_id: chunk.work for chunk in plan.chunks if chunk.samples}
+        for output in outputs:
+            cached = works[output.request_id].num_cached_tokens
+            output.first = self._accounts.close(output.request_id, cached, now_ns)
+
+
+def _refuse_what_never_fits(request: Request, settings: Settings) -> None:
+    prompt = len(request.prompt_token_ids)
+    if not prompt:
+        raise BadInput("the prompt is empty", "send at least one token")
+    if prompt >= settings.max_model_len:
+        raise NeverFits(
+            f"the prompt has {prompt} tokens, and max_model_len is {settings.max_model_len}, one of which "
+            "must be left for the answer",
+            "shorten the prompt, or serve with a larger --max-model-len",
+        )
+    # The last token of an answer is sampled and never computed, so it needs no room.
+    most = min(prompt + request.sampling.max_tokens, settings.max_model_len) - 1
+    blocks = -(-most // settings.block_size)
+    if blocks > settings.usable_blocks:
+        raise NeverFits(
+            f"the request needs up to {blocks} KV blocks ({most} tokens), and the engine has "
+            f"{settings.usable_blocks} ({settings.usable_blocks * settings.block_size} tokens)",
+            "shorten the prompt, lower max_tokens, or serve with more --kv-cache-memory-bytes",
+        )

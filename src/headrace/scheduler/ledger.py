@@ -1,0 +1,104 @@
+"""Who holds which KV blocks. Every change of a block table happens here.
+
+    find_prefix(work) -> blocks already computed     (reads)
+    admit(work, hits, end) / extend(work, end) -> did it fit?     release(work)
+
+A block becomes sharable the moment its last token is *scheduled*: whoever is admitted later in
+the same step may read it, because the forward pass writes a layer's cache before it attends.
+"""
+
+from array import array
+from hashlib import blake2b
+
+from headrace.core.plan import Work
+from headrace.core.settings import Settings
+from headrace.scheduler.blocks import BlockPool
+
+_NO_PARENT = b""
+
+
+class KVLedger:
+    """Block tables over one pool. A table grows at its end only and never changes in place."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.pool = BlockPool(settings.num_gpu_blocks)
+        self._block_size = settings.block_size
+        self._shares_prefixes = settings.enable_prefix_caching
+        self._whole_prompt_must_fit = settings.scheduler_reserve_full_isl
+        self._watermark_blocks = settings.watermark_blocks
+
+    def find_prefix(self, work: Work) -> list[int]:
+        """Blocks that hold the longest known prefix of `work`, leaving at least one token to compute.
+
+        The last token's logits are needed, so a prompt that is known whole computes its last block anew.
+        """
+        if not self._shares_prefixes:
+            return []
+        most = (work.num_tokens - 1) // self._block_size
+        self._extend_hashes(work, most)
+        hits: list[int] = []
+        find = self.pool.find
+        for block_hash in work.block_hashes[:most]:
+            block_id = find(block_hash)
+            if block_id is None:
+                break
+            hits.append(block_id)
+        return hits
+
+    def admit(self, work: Work, hits: list[int], end: int, others_run: bool) -> bool:
+        """Give `work` its `hits` and new blocks for its tokens up to `end`; False if they do not fit.
+
+        With the full-prompt gate the whole of `work` must fit, although only `end` is allocated:
+        half a prompt that can never be completed would only hold blocks. The watermark guards
+        the running, so it does not apply where nobody runs.
+        """
+        pool = self.pool
+        must_cover = max(end, work.num_tokens) if self._whole_prompt_must_fit else end
+        wanted = self._blocks_for(must_cover) - len(hits) + pool.count_free(hits)
+        if wanted + (self._watermark_blocks if others_run else 0) > pool.num_free:
+            return False
+        pool.touch(hits)
+        work.block_ids = hits + pool.take(self._blocks_for(end) - len(hits))
+        work.num_cached_blocks = len(hits)
+        self._grown(work, end)
+        return True
+
+    def extend(self, work: Work, end: int) -> bool:
+        """Let a running `work` hold its tokens up to `end`; False if the pool has too few blocks."""
+        wanted = self._blocks_for(end) - len(work.block_ids)
+        if wanted > self.pool.num_free:
+            return False
+        if wanted:
+            work.block_ids += self.pool.take(wanted)
+        self._grown(work, end)
+        return True
+
+    def release(self, work: Work) -> None:
+        """Take all blocks back, the deepest first, so that the start of a prefix is forgotten last."""
+        self.pool.give_back(reversed(work.block_ids))
+        work.block_ids = []
+        work.num_cached_blocks = 0
+        work.capacity_tokens = 0
+
+    def _grown(self, work: Work, end: int) -> None:
+        work.capacity_tokens = len(work.block_ids) * self._block_size
+        full = end // self._block_size
+        if not self._shares_prefixes or full <= work.num_cached_blocks:
+            return
+        self._extend_hashes(work, full)
+        for index in range(work.num_cached_blocks, full):
+            self.pool.remember(work.block_ids[index], work.block_hashes[index])
+        work.num_cached_blocks = full
+
+    def _extend_hashes(self, work: Work, count: int) -> None:
+        """Chain hashes over the first `count` full blocks: each covers all tokens before it and the salt."""
+        hashes, size = work.block_hashes, self._block_size
+        while len(hashes) < count:
+            parent = hashes[-1] if hashes else _NO_PARENT
+            salt = b"" if hashes else work.request.cache_salt.encode()
+            tokens = array("q", work.token_ids[len(hashes) * size : (len(hashes) + 1) * size])
+            # The parent has a fixed width and the salt comes last: no two inputs run together alike.
+            hashes.append(blake2b(parent + tokens.tobytes() + salt, digest_size=16).digest())
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self._block_size)

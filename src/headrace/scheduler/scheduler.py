@@ -1,0 +1,237 @@
+"""Choose what the next forward pass computes, as vLLM 0.32's V1 scheduler does.
+
+    add -> waiting -> schedule() -> Plan -> (forward pass) -> update(plan, tokens) -> outputs
+                         ^-- running, preempted --'
+
+There are no phases: a request has tokens still to compute, one when it generates, many when it
+is new. Running requests are served first, in the order of their admission; then the head of the
+waiting queue is admitted as long as tokens, slots and blocks last. Nobody overtakes a blocked head.
+
+`schedule` decides and books in one go. A plan that only read could not be right: whom a step
+admits later depends on which prefix blocks it registered or evicted before, in the same step
+(docs/decisions/0003).
+"""
+
+from collections.abc import Sequence
+
+from headrace.core.bill import Cause
+from headrace.core.output import Output
+from headrace.core.plan import Chunk, Plan, Status, Work
+from headrace.core.request import FinishReason, Request
+from headrace.core.settings import SchedulingPolicy, Settings
+from headrace.scheduler.ledger import KVLedger
+from headrace.scheduler.queues import make_queue
+
+
+class Scheduler:
+    """Queues, block tables and the rules. Knows no clock: whoever drives it says what happened."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.ledger = KVLedger(settings)
+        self.running: list[Work] = []
+        self.waiting = make_queue(settings.scheduling_policy)
+        self.works: dict[str, Work] = {}
+        self.num_preemptions = 0
+        self.prefix_cache_queries = 0  # tokens looked up at first admission
+        self.prefix_cache_hits = 0
+        self._arrivals = 0
+        self._ended: list[Work] = []
+
+    def add(self, request: Request) -> Work:
+        """Put a request at the end of the line. The caller has made sure that it can ever fit."""
+        work = Work(request, self._arrivals, self.settings.max_model_len)
+        self._arrivals += 1
+        self.works[request.request_id] = work
+        self.waiting.push(work)
+        return work
+
+    def schedule(self) -> Plan:
+        """Plan one step and book its blocks. Empty only if nothing can advance."""
+        plan = Plan()
+        cap = self.settings.long_prefill_token_threshold
+        if len(self.running) + len(self.waiting) <= 1:
+            cap = 0  # nobody to protect from a lone request
+        budget = self._serve_running(plan, cap)
+        if plan.preempted:
+            plan.queue_stopped_by = Cause.KV  # what a victim gave up is not for newcomers
+        else:
+            budget = self._admit_waiting(plan, budget, cap)
+        plan.num_scheduled_tokens = self.settings.max_num_batched_tokens - budget
+        return plan
+
+    def update(self, plan: Plan, token_ids: Sequence[int | None]) -> list[Output]:
+        """Book the sampled tokens, `token_ids[i]` for `plan.chunks[i]`; end what has come to its end."""
+        outputs: list[Output] = []
+        ended: set[int] = set()
+        for chunk, token_id in zip(plan.chunks, token_ids, strict=True):
+            if token_id is None:
+                continue
+            work = chunk.work
+            if work.status is not Status.RUNNING:
+                continue  # cancelled while the step ran
+            work.token_ids.append(token_id)
+            work.num_tokens += 1
+            output = Output(work.request.request_id, [token_id])
+            reason = _stop_reason(work, token_id)
+            if reason is not None:
+                output.finish_reason = reason
+                if reason is FinishReason.STOP and token_id in work.request.sampling.stop_token_ids:
+                    output.stop_token_id = token_id
+                self._end(work)
+                ended.add(work.arrival)
+            outputs.append(output)
+        if ended:
+            self.running = [work for work in self.running if work.arrival not in ended]
+        return outputs
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request wherever it is; its blocks are free at once. False if it is not here."""
+        work = self.works.get(request_id)
+        if work is None:
+            return False
+        was_running = work.status is Status.RUNNING
+        self._end(work)
+        if was_running:
+            self.running.remove(work)
+        else:
+            self.waiting.remove(work)
+        return True
+
+    def take_ended(self) -> list[Work]:
+        """Works that ended or were aborted since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def check(self) -> None:
+        """Recount blocks, tables and queues. Raises `AssertionError` where they disagree."""
+        size = self.settings.block_size
+        self.ledger.pool.check(work.block_ids for work in self.works.values())
+        assert len(self.works) == len(self.running) + len(self.waiting), "a request is lost or in two places"
+        for work in self.works.values():
+            runs = work.status is Status.RUNNING
+            assert runs == bool(work.block_ids), f"{work}: only the running hold blocks"
+            assert work.capacity_tokens == len(work.block_ids) * size, f"{work}: stale capacity"
+            assert work.num_computed_tokens <= min(work.num_tokens, work.capacity_tokens), f"{work}: outgrown"
+            assert work.num_tokens == len(work.token_ids) < self.settings.max_model_len + 1, f"{work}: length"
+        assert all(work.status is Status.RUNNING for work in self.running), "a stranger among the running"
+
+    def _serve_running(self, plan: Plan, cap: int) -> int:
+        """A chunk for each running request, oldest admission first. Returns the tokens left."""
+        running, chunks = self.running, plan.chunks
+        budget = self.settings.max_num_batched_tokens
+        index = 0
+        while index < len(running) and budget:
+            work = running[index]
+            start = work.num_computed_tokens
+            tokens = work.num_tokens - start
+            if 0 < cap < tokens:
+                tokens = cap
+                plan.capped.add(work.arrival)
+            if tokens > budget:
+                tokens = budget
+            end = start + tokens
+            # Below its capacity nothing happens to a request's blocks: the common case of a decode.
+            if end >= work.capacity_tokens and not self.ledger.extend(work, end):
+                has_room = self._make_room(work, end, plan)
+                index = len(chunks)  # a victim may have stood before it, with a chunk of this step
+                if not has_room:
+                    plan.starved_by = Cause.KV
+                    break
+                budget = self.settings.max_num_batched_tokens - sum(chunk.tokens for chunk in chunks)
+            work.num_computed_tokens = end
+            chunks.append(Chunk(work, start, tokens, end == work.num_tokens))
+            budget -= tokens
+            index += 1
+        if index < len(running):
+            plan.starved = running[index:]
+            plan.starved_by = plan.starved_by or Cause.TOKENS
+        return budget
+
+    def _make_room(self, work: Work, end: int, plan: Plan) -> bool:
+        """Preempt until `work` fits up to `end`; False when it became the victim itself."""
+        fits = False
+        while not fits:
+            victim = self._victim()
+            self._preempt(victim, plan)
+            if victim is work:
+                return False
+            fits = self.ledger.extend(work, end)
+        return True
+
+    def _victim(self) -> Work:
+        if self.settings.scheduling_policy is SchedulingPolicy.FCFS:
+            return self.running[-1]
+        # `max` keeps the first of equals, which may be the requester; vLLM does the same.
+        return max(self.running, key=lambda work: (work.request.priority, work.request.arrived_ns))
+
+    def _preempt(self, victim: Work, plan: Plan) -> None:
+        """Throw away what `victim` has computed; it keeps its tokens and its claim to be next."""
+        self.running.remove(victim)
+        plan.chunks[:] = [chunk for chunk in plan.chunks if chunk.work is not victim]
+        plan.preempted.append(victim)
+        self.ledger.release(victim)
+        victim.num_computed_tokens = 0
+        victim.status = Status.PREEMPTED
+        victim.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.push_back(victim)
+
+    def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> int:
+        """Admit from the head of the queue until a budget stops it. Returns the tokens left."""
+        running, waiting, ledger = self.running, self.waiting, self.ledger
+        while waiting:
+            if not budget:
+                plan.queue_stopped_by = Cause.TOKENS
+                break
+            if len(running) >= self.settings.max_num_seqs:
+                plan.queue_stopped_by = Cause.SLOTS
+                break
+            work = waiting.peek()
+            hits = ledger.find_prefix(work)
+            start = len(hits) * self.settings.block_size
+            tokens = work.num_tokens - start
+            is_capped = 0 < cap < tokens
+            if is_capped:
+                tokens = cap
+            if tokens > budget and not self.settings.enable_chunked_prefill:
+                plan.queue_stopped_by = Cause.TOKENS
+                break
+            tokens = min(tokens, budget)
+            if not ledger.admit(work, hits, start + tokens, others_run=bool(running)):
+                plan.queue_stopped_by = Cause.KV
+                break
+            waiting.pop()
+            if is_capped:
+                plan.capped.add(work.arrival)
+            self._start(work, start, tokens, plan)
+            budget -= tokens
+        return budget
+
+    def _start(self, work: Work, start: int, tokens: int, plan: Plan) -> None:
+        if work.status is Status.WAITING:  # a resumed request's look-up is not counted: vLLM's metric
+            work.num_cached_tokens = start
+            self.prefix_cache_queries += work.num_tokens
+            self.prefix_cache_hits += start
+        work.status = Status.RUNNING
+        work.num_computed_tokens = start + tokens
+        self.running.append(work)
+        plan.admitted.append(work)
+        plan.chunks.append(Chunk(work, start, tokens, start + tokens == work.num_tokens))
+
+    def _end(self, work: Work) -> None:
+        self.ledger.release(work)
+        work.status = Status.FINISHED
+        del self.works[work.request.request_id]
+        self._ended.append(work)
+
+
+def _stop_reason(work: Work, token_id: int) -> FinishReason | None:
+    """Why `token_id` ends `work`, tested in vLLM's order; None if it does not.
+
+    `min_tokens` is not tested: the sampler cannot draw a stop token before.
+    """
+    sampling = work.request.sampling
+    if token_id == sampling.eos_token_id or token_id in sampling.stop_token_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if work.num_tokens >= work.token_limit else None
