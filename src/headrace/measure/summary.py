@@ -1,0 +1,122 @@
+"""What a measurement comes to: percentiles, rates, and the bill of its slow requests.
+
+    Measurement -> summarise -> {class: ClassSummary, ..., "all": ClassSummary}
+                -> slow_bill -> {cause: seconds}
+
+Latencies start when a request was due (core.timeline). Percentiles are numpy's "linear" ones:
+between two neighbouring samples they are interpolated. They are of the requests that brought a
+whole answer; the others are counted as `failed` beside them, never mixed in and never dropped.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.bill import CAUSES, Cause
+from headrace.core.errors import BadInput
+from headrace.core.measurement import Measurement
+from headrace.core.timeline import Failure, Timeline
+
+ALL = "all"
+"""The name under which all classes together stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """A distribution in five numbers, in the unit of its samples."""
+
+    count: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSummary:
+    """One class of requests over a run. None where there is nothing to take percentiles of."""
+
+    request_class: str
+    requests: int
+    """How many were due: `failed` of them brought no whole answer."""
+    failed: int
+    ttft_s: Percentiles | None
+    itl_s: Percentiles | None
+    """Over every gap between two tokens of one answer, not over means of answers."""
+    tpot_s: Percentiles | None
+    e2e_s: Percentiles | None
+    throughput_rps: float
+    """Whole answers a second of the run."""
+    output_tokens_per_s: float
+    """Tokens of whole answers a second of the run."""
+
+
+def summarise(measurement: Measurement) -> dict[str, ClassSummary]:
+    """One summary per class in order of name, then one of all together."""
+    by_class = defaultdict[str, list[Timeline | Failure]](list)
+    for result in measurement.results:
+        by_class[result.request_class].append(result)
+    if ALL in by_class:
+        raise BadInput(f"a class of requests is called {ALL!r}, which is the name of all together")
+    groups = {name: by_class[name] for name in sorted(by_class)} | {ALL: measurement.results}
+    return {name: _summary(name, group, measurement.duration_s) for name, group in groups.items()}
+
+
+def percentiles(samples: Iterable[float]) -> Percentiles | None:
+    """None of no samples."""
+    values = np.fromiter(samples, dtype=np.float64)
+    if values.size == 0:
+        return None
+    p50, p95, p99 = np.percentile(values, (50, 95, 99), method="linear").tolist()
+    return Percentiles(int(values.size), float(values.mean()), p50, p95, p99)
+
+
+def client_lag_s(measurement: Measurement) -> Percentiles | None:
+    """How late requests left us. When this is large the client was the bottleneck, not the server."""
+    return percentiles(timeline.dispatch_lag_s for timeline in measurement.timelines)
+
+
+def slow_requests(
+    measurement: Measurement, request_class: str, quantile: float = 0.95
+) -> tuple[Timeline, ...]:
+    """The answered requests of a class whose TTFT is at or above that quantile of it."""
+    timelines = [t for t in measurement.timelines if request_class in (ALL, t.request_class)]
+    if not timelines:
+        return ()
+    ttft_s = np.array([t.ttft_s for t in timelines])
+    # Interpolation may round the bound a hair above the largest sample: the slowest always belongs.
+    bound_s = min(float(np.quantile(ttft_s, quantile, method="linear")), float(ttft_s.max()))
+    return tuple(t for t in timelines if t.ttft_s >= bound_s)
+
+
+def slow_bill(
+    measurement: Measurement, request_class: str, quantile: float = 0.95
+) -> dict[Cause, float] | None:
+    """The mean bill of the slow requests of a class; None where the server keeps no bills."""
+    return mean_bill(slow_requests(measurement, request_class, quantile))
+
+
+def mean_bill(timelines: Sequence[Timeline]) -> dict[Cause, float] | None:
+    """Cause by cause over those that have a bill; None where none has."""
+    bills = [t.bill_s for t in timelines if t.bill_s is not None]
+    if not bills:
+        return None
+    return {cause: sum(bill.get(cause, 0.0) for bill in bills) / len(bills) for cause in CAUSES}
+
+
+def _summary(name: str, results: Sequence[Timeline | Failure], duration_s: float) -> ClassSummary:
+    timelines = [r for r in results if isinstance(r, Timeline)]
+    tokens = sum(len(t.token_at) for t in timelines)
+    return ClassSummary(
+        request_class=name,
+        requests=len(results),
+        failed=len(results) - len(timelines),
+        ttft_s=percentiles(t.ttft_s for t in timelines),
+        itl_s=percentiles(gap_s for t in timelines for gap_s in t.itl_s),
+        tpot_s=percentiles(tpot_s for t in timelines if (tpot_s := t.tpot_s) is not None),
+        e2e_s=percentiles(t.e2e_s for t in timelines),
+        throughput_rps=len(timelines) / duration_s if duration_s > 0 else 0.0,
+        output_tokens_per_s=tokens / duration_s if duration_s > 0 else 0.0,
+    )
