@@ -120,7 +120,7 @@ class Scheduler:
         """A chunk for each running request, oldest admission first. Returns the tokens left."""
         running, chunks = self.running, plan.chunks
         budget = self.settings.max_num_batched_tokens
-        index = 0
+        index, stopped_by = 0, Cause.TOKENS
         while index < len(running) and budget:
             work = running[index]
             start = work.num_computed_tokens
@@ -136,7 +136,7 @@ class Scheduler:
                 has_room = self._make_room(work, end, plan)
                 index = len(chunks)  # a victim may have stood before it, with a chunk of this step
                 if not has_room:
-                    plan.starved_by = Cause.KV
+                    stopped_by = Cause.KV
                     break
                 budget = self.settings.max_num_batched_tokens - sum(chunk.tokens for chunk in chunks)
             work.num_computed_tokens = end
@@ -145,7 +145,7 @@ class Scheduler:
             index += 1
         if index < len(running):
             plan.starved = running[index:]
-            plan.starved_by = plan.starved_by or Cause.TOKENS
+            plan.starved_by = stopped_by
         return budget
 
     def _make_room(self, work: Work, end: int, plan: Plan) -> bool:

@@ -1,0 +1,107 @@
+"""Random traces for whatever schedules: settings, requests, cancels, and what a model would say.
+
+Every trace comes from one seed, so a failure is told in one number.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.core.plan import Plan
+from headrace.core.request import Request, SamplingParams
+from headrace.core.settings import SchedulingPolicy, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One request of a trace: it comes before step `at_step` and is cancelled before `cancel_at_step`."""
+
+    request: Request
+    at_step: int
+    cancel_at_step: int | None
+
+
+@dataclass(slots=True)
+class Trace:
+    settings: Settings
+    requests: list[Planned]
+    vocabulary: int
+    seed: int
+    _tokens: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tokens = random.Random(self.seed + 1)
+
+    def answer(self, plan: Plan) -> list[int | None]:
+        """What a model over a tiny vocabulary says: stops and repetitions happen often."""
+        return [self._tokens.randrange(self.vocabulary) if chunk.samples else None for chunk in plan.chunks]
+
+    def arrivals(self, step: int) -> Iterator[Request]:
+        return (planned.request for planned in self.requests if planned.at_step == step)
+
+    def cancels(self, step: int) -> Iterator[str]:
+        return (p.request.request_id for p in self.requests if p.cancel_at_step == step)
+
+    @property
+    def last_step(self) -> int:
+        return max(planned.at_step for planned in self.requests)
+
+
+def make_trace(seed: int) -> Trace:
+    """Pools from starving to ample, all policies and limits, shared prefixes, ties, cancels."""
+    rng = random.Random(seed)
+    settings = _make_settings(rng)
+    vocabulary = rng.choice([2, 3, 1000])
+    prefixes = [_words(rng, vocabulary, settings.max_model_len - 2) for _ in range(3)]
+    requests: list[Planned] = []
+    for number in range(rng.randint(1, 25)):
+        shared = (
+            rng.choice(prefixes)[: rng.randrange(1, settings.max_model_len)] if rng.random() < 0.5 else []
+        )
+        prompt = [*shared, *_words(rng, vocabulary, settings.max_model_len - 2)]
+        prompt = prompt[: rng.randrange(1, settings.max_model_len - 1)]
+        arrival = rng.randrange(4)
+        request = Request(
+            request_id=f"r{number}",
+            prompt_token_ids=tuple(prompt),
+            sampling=SamplingParams(
+                max_tokens=rng.randint(1, settings.max_model_len),
+                eos_token_id=rng.choice([None, None, 1]),
+                stop_token_ids=rng.choice([frozenset[int](), frozenset({0})]),
+            ),
+            arrived_ns=arrival,
+            handed_ns=arrival,
+            priority=rng.randrange(3),
+        )
+        at_step = rng.choice([0, rng.randrange(60)])
+        cancel_at = rng.choice([None, None, None, at_step + rng.randrange(40)])
+        requests.append(Planned(request, at_step, cancel_at))
+    return Trace(settings, requests, vocabulary, seed)
+
+
+def _make_settings(rng: random.Random) -> Settings:
+    block_size = rng.choice([1, 2, 4, 8, 16, 32])
+    max_model_len = rng.choice([64, 128, 256])
+    max_num_seqs = rng.choice([1, 2, 3, 8, 16])
+    chunked = rng.random() < 0.8
+    enough = -(-max_model_len // block_size)
+    batched = rng.choice([1, 4, 16, 32, 64, 256]) if chunked else max_model_len * rng.choice([1, 2])
+    return Settings(
+        max_model_len=max_model_len,
+        num_gpu_blocks=rng.choice([enough + 1, enough + 2, enough * 3 // 2 + 1, enough * 3, enough * 10]),
+        block_size=block_size,
+        max_num_batched_tokens=max(max_num_seqs, batched),
+        max_num_seqs=max_num_seqs,
+        enable_chunked_prefill=chunked,
+        enable_prefix_caching=rng.random() < 0.7,
+        long_prefill_token_threshold=rng.choice([0, 0, 1, 5, 16, 40]),
+        scheduling_policy=rng.choice(list(SchedulingPolicy)),
+        # Without the gate, requests that tie in priority and arrival can preempt one another for
+        # ever; vLLM's scheduler does the same (docs/log.md). The default is on.
+        scheduler_reserve_full_isl=True,
+        watermark=rng.choice([0.0, 0.0, 0.05, 0.3]),
+    )
+
+
+def _words(rng: random.Random, vocabulary: int, most: int) -> list[int]:
+    return [rng.randrange(vocabulary) for _ in range(rng.randrange(1, most))]
