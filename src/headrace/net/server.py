@@ -1,0 +1,212 @@
+"""A served model: port, engine, HTTP, and how all three end.
+
+    bind the port -> start the engine, load the tokenizer -> announce -> serve
+    SIGTERM or Ctrl-C: no new requests (503), running ones may end within a bound, then exit
+    once more: at once
+
+The port is taken before the model is loaded, so that the commonest mistake costs no wait.
+"""
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import uvicorn
+
+from headrace.core.errors import BadInput, Busy
+from headrace.core.ports import Tokenizer
+from headrace.core.settings import Settings
+from headrace.net.app import make_app
+from headrace.net.engine_client import LEAVE_WITHIN_S, EngineClient, launch
+from headrace.net.engine_process import Recipe
+from headrace.net.front_end import FrontEnd
+from headrace.net.gate import RETRY_AFTER_S, Gate
+from headrace.net.messages import Budget
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 5
+LAST_BYTES_WITHIN_S = 1
+"""After the drain: how long uvicorn waits for answers that are being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What is served, and where. `model_names[0]` is the one that answers carry."""
+
+    model_names: tuple[str, ...]
+    recipe: Recipe
+    load_tokenizer: Callable[[], Tokenizer]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    shutdown_timeout_s: float = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Told once requests are accepted."""
+
+    url: str
+    settings: Settings
+    budget: Budget
+    engine_pid: int | None
+
+
+def serve(service: Service, announce: Callable[[Serving], None]) -> None:
+    """Serve until told to stop by a signal. Raises what kept it from starting."""
+    with bind(service.host, service.port) as listener:
+        asyncio.run(Server(service, listener).run(announce))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The port, taken but not yet listening. Raises `BadInput` if somebody has it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    return listener
+
+
+class Server:
+    """One service, from start to end, in the running event loop."""
+
+    def __init__(self, service: Service, listener: socket.socket) -> None:
+        self._service = service
+        self._listener = listener
+        self._gate = Gate()
+        self._running: asyncio.Task[None] | None = None
+        self._engine: EngineClient | None = None
+        self._http: uvicorn.Server | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def run(self, announce: Callable[[Serving], None]) -> None:
+        """Load, announce, serve, drain. Returns when stopped; raises what kept it from starting."""
+        self._running = asyncio.create_task(self._load_and_serve(announce))
+        with _signals(self.stop):
+            await asyncio.wait((self._running,))
+        if not self._running.cancelled():
+            self._running.result()
+
+    def stop(self) -> None:
+        """While loading: give up. While serving: drain. While draining: end at once."""
+        assert self._running is not None, "run() comes first"
+        if self._http is None or self._engine is None:
+            self._running.cancel()
+        elif self._draining is None:
+            self._draining = asyncio.create_task(self._drain(self._http, self._engine))
+        else:
+            self._http.should_exit = self._http.force_exit = True
+            self._engine.end_all(Busy("the server was stopped", RETRY_AFTER_S))
+
+    async def _load_and_serve(self, announce: Callable[[Serving], None]) -> None:
+        self._engine, tokenizer = await self._load()
+        front_end = FrontEnd(self._engine, tokenizer, self._service.model_names)
+        try:
+            self._http = _Http(front_end, self._gate, lambda: announce(self._serving()))
+            self._listen()
+            await self._http.serve([self._listener])
+        finally:
+            front_end.close()
+            await self._engine.stop(0.0 if self._http and self._http.force_exit else LEAVE_WITHIN_S)
+
+    async def _load(self) -> tuple[EngineClient, Tokenizer]:
+        """The engine starts in its own process while the tokenizer loads in this one."""
+        launching = asyncio.create_task(launch(self._service.recipe, self._service.model_names[0]))
+        try:
+            tokenizer = await asyncio.to_thread(self._service.load_tokenizer)
+            return await launching, tokenizer
+        except BaseException:
+            launching.cancel()
+            await asyncio.wait((launching,))
+            raise
+
+    def _listen(self) -> None:
+        try:
+            self._listener.listen(BACKLOG)
+        except OSError as error:  # taken while the model was loading
+            raise _cannot_listen(self._service.host, self._service.port, error) from error
+
+    def _serving(self) -> Serving:
+        assert self._engine is not None, "the engine is ready before the port is open"
+        return Serving(
+            url=_url(self._listener),
+            settings=self._engine.settings,
+            budget=self._engine.budget,
+            engine_pid=self._engine.pid,
+        )
+
+    async def _drain(self, http: uvicorn.Server, engine: EngineClient) -> None:
+        self._gate.close()
+        within_s = self._service.shutdown_timeout_s
+        if not await self._gate.wait_empty(within_s):
+            engine.end_all(
+                Busy(f"the server stopped; this answer needed more than {within_s:g} s", RETRY_AFTER_S)
+            )
+            await self._gate.wait_empty(LAST_BYTES_WITHIN_S)
+        http.should_exit = True
+
+
+class _Http(uvicorn.Server):
+    """uvicorn, but the signals are ours, and it says when it listens."""
+
+    def __init__(self, front_end: FrontEnd, gate: Gate, on_started: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                make_app(front_end, gate),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=LAST_BYTES_WITHIN_S,
+            )
+        )
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Generator[None, None, None]:
+    """SIGTERM and Ctrl-C call `stop`. Only the main thread can have them; elsewhere nobody sends any."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> BadInput:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return BadInput(
+            f"port {port} on {host} is in use",
+            "stop the server that has it, or give another --port (0: any free one)",
+        )
+    reason = error.strerror if isinstance(error, OSError) else error
+    return BadInput(f"cannot listen on {host}, port {port}: {reason}", "check --host and --port")

@@ -1,0 +1,84 @@
+"""A real server on the loopback, in a thread, with the scripted model behind it."""
+
+import asyncio
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from headrace.core.errors import HeadraceError
+from headrace.net.engine_process import Recipe
+from headrace.net.server import Server, Service, Serving, bind
+from tests.net.scripted import ByteTokenizer, ScriptedRecipe
+
+MODEL = "scripted"
+
+
+def service(recipe: Recipe | None = None, **changes: float | int | str) -> Service:
+    options: dict[str, float | int | str] = {"port": 0, "shutdown_timeout_s": 2.0, **changes}
+    return Service((MODEL, "alias"), recipe or ScriptedRecipe(), ByteTokenizer, **options)  # pyright: ignore[reportArgumentType]  a dict of mixed values
+
+
+class RunningServer:
+    """A server in a thread with an event loop of its own."""
+
+    def __init__(self, of: Service) -> None:
+        self.serving: Serving | None = None
+        self.error: HeadraceError | None = None
+        self._service = of
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: Server | None = None
+        self._thread = threading.Thread(target=self._run, name="server")
+
+    @property
+    def url(self) -> str:
+        assert self.serving is not None, "the server has not started"
+        return self.serving.url
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._started.wait(30), "the server did not start"
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        """As a signal would: the first call drains, the second ends at once."""
+        if self._loop is not None and self._server is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._server.stop)
+
+    def join(self, within_s: float = 15.0) -> None:
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), "the server did not end"
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except HeadraceError as error:
+            self.error = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        with bind(self._service.host, self._service.port) as listener:
+            self._server = Server(self._service, listener)
+            await self._server.run(self._announce)
+
+    def _announce(self, serving: Serving) -> None:
+        self.serving = serving
+        self._started.set()
+
+
+@contextmanager
+def running(of: Service) -> Generator[RunningServer, None, None]:
+    server = RunningServer(of)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        server.join()
