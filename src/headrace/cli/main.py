@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from headrace import __version__
+from headrace.cli.bench import bench
 from headrace.core.errors import BadInput, HeadraceError
 
 
@@ -34,3 +35,6 @@ def main() -> None:
       headrace bench http://...       how a server behaves under mixed traffic
       headrace tune                   settings that serve short requests sooner
     """
+
+
+main.add_command(bench)

@@ -32,7 +32,7 @@ class Timeline:
         if not self.token_at:
             raise ValueError("a Timeline needs at least one token; record a Failure instead")
         instants = (self.due_at, self.sent_at, *self.token_at)
-        if any(later < earlier for earlier, later in pairwise(instants)):
+        if not all(earlier <= later for earlier, later in pairwise(instants)):  # NaN is no order either
             raise ValueError(f"a Timeline must not run backwards: {instants}")
 
     @property
@@ -70,6 +70,9 @@ class FailureKind(StrEnum):
     TIMED_OUT = "timed_out"
     UNREACHABLE = "unreachable"  # no connection
     EMPTY = "empty"  # ended properly, without a token
+    MALFORMED = "malformed"  # an answer that does not follow the protocol
+    INTERRUPTED = "interrupted"  # we stopped listening: not the server's doing
+    CLIENT_ERROR = "client_error"  # our own side broke
 
 
 @dataclass(frozen=True, slots=True)

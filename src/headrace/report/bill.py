@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.core.bill import CAUSES, Cause
 
-BAR_CHARS = 12
+BAR_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +18,20 @@ class Words:
     """What a person should understand by a cause."""
 
     what: str
-    """What was going on while the request had no token, in at most 36 characters."""
+    """What was going on while the request had no token, in at most 27 characters."""
     budget: str
     """The setting or resource that was short, under vLLM's name where it has one."""
 
 
 WORDS: dict[Cause, Words] = {
     Cause.FRONT_END: Words("reading and tokenizing it", "CPU of the front end"),
-    Cause.STEP_IN_FLIGHT: Words("waiting for the running step to end", "max_num_batched_tokens"),
-    Cause.TOKENS: Words("waiting: the steps were full of tokens", "max_num_batched_tokens"),
-    Cause.SLOTS: Words("waiting: all sequence slots in use", "max_num_seqs"),
-    Cause.KV: Words("waiting for KV-cache memory", "kv_cache_memory_bytes"),
-    Cause.LONG_PREFILL_CAP: Words("its own prompt cut into small pieces", "long_prefill_token_threshold"),
-    Cause.RECOMPUTE: Words("computing again after a preemption", "kv_cache_memory_bytes"),
-    Cause.SHARED_STEPS: Words("others' tokens in the same steps", "max_num_batched_tokens"),
+    Cause.STEP_IN_FLIGHT: Words("the step already running", "max_num_batched_tokens"),
+    Cause.TOKENS: Words("queued: steps were full", "max_num_batched_tokens"),
+    Cause.SLOTS: Words("queued: no sequence slot", "max_num_seqs"),
+    Cause.KV: Words("queued: no KV-cache memory", "kv_cache_memory_bytes"),
+    Cause.LONG_PREFILL_CAP: Words("own prompt cut small", "long_prefill_token_threshold"),
+    Cause.RECOMPUTE: Words("recomputed after preemption", "kv_cache_memory_bytes"),
+    Cause.SHARED_STEPS: Words("others' part of its steps", "max_num_batched_tokens"),
     Cause.OWN_PREFILL: Words("computing its own prompt", "compute"),
 }
 

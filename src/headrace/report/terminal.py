@@ -1,0 +1,161 @@
+"""A measurement as a person reads it: tables of 80 columns, and what to make of them.
+
+Measurement -> print_measurement -> console
+"""
+
+from collections import Counter
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.core.bill import Cause
+from headrace.core.measurement import Measurement
+from headrace.measure.summary import (
+    ALL,
+    ClassSummary,
+    client_lag_s,
+    mean_bill,
+    slow_requests,
+    summarise,
+)
+from headrace.report.bill import bar, bill_rows
+from headrace.report.units import seconds
+
+LAG_WORTH_A_WARNING_S = 0.05
+"""A client this late at P99 has had too little CPU to be believed to the millisecond."""
+
+FEW_ANSWERS = 20
+"""With fewer, P95 lies between the two slowest."""
+
+CACHED_SHARE_WORTH_A_WARNING = 0.1
+
+
+def print_measurement(measurement: Measurement, console: Console) -> None:
+    """Everything that `headrace bench` shows after a run."""
+    summaries = summarise(measurement)
+    shown = [s for s in summaries.values() if s.request_class != ALL or len(summaries) != 2]
+    console.print(Text(f"{measurement.target}  {measurement.model}", style="bold"))
+    console.print(Text(measurement.workload))
+    console.print()
+    console.print(_rates(shown))
+    console.print()
+    if measurement.timelines:
+        console.print(_latencies(shown))
+        console.print(
+            Text("Latencies count from when a request was due. Percentiles interpolate."), style="dim"
+        )
+    for note in notes(measurement, summaries):
+        console.print(Text(note))
+    for summary in shown:
+        if summary.request_class != ALL:
+            print_slow_bill(measurement, summary.request_class, console)
+
+
+def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[str]:
+    """What a reader of the tables should know before believing them."""
+    said = _failure_notes(measurement)
+    lag_s = client_lag_s(measurement)
+    if lag_s is not None:
+        said.append(f"Requests left {seconds(lag_s.p50)} late at P50, {seconds(lag_s.p99)} at P99.")
+        if lag_s.p99 > LAG_WORTH_A_WARNING_S:
+            said.append("  This client was a bottleneck: give it more CPU, or send less.")
+    for name, summary in summaries.items():
+        answered = summary.requests - summary.failed
+        if name != ALL and 0 < answered < FEW_ANSWERS:
+            said.append(f"Only {answered} {name} answered: P95 and P99 are about the slowest of them.")
+    stopped_early = sum(t.finish_reason == "stop" for t in measurement.timelines)
+    if stopped_early:
+        said.append(
+            f"{stopped_early} answers ended before the length asked for (the server does not know "
+            "ignore_eos): other runs may answer longer."
+        )
+    prompt_tokens = sum(t.prompt_tokens for t in measurement.timelines)
+    cached_tokens = sum(t.cached_tokens for t in measurement.timelines)
+    if cached_tokens > CACHED_SHARE_WORTH_A_WARNING * prompt_tokens:
+        said.append(
+            f"{cached_tokens / prompt_tokens:.0%} of the prompt tokens came from the server's prefix cache. "
+            "Was this seed sent before? Take another."
+        )
+    return said
+
+
+def _failure_notes(measurement: Measurement) -> list[str]:
+    failures = measurement.failures
+    if not failures:
+        return []
+    said = [f"{len(failures)} of {len(measurement.results)} failed. The percentiles are without them."]
+    for kind, count in Counter(failure.kind for failure in failures).most_common():
+        reason, alike = Counter(f.reason for f in failures if f.kind is kind).most_common(1)[0]
+        example = f"  {count} {kind.replace('_', ' ')}: {reason}"
+        said.append(example if alike == count else f"{example} ({alike} of them)")
+    return said
+
+
+def print_slow_bill(measurement: Measurement, request_class: str, console: Console) -> None:
+    """Where the TTFT of the slow requests of a class went; nothing where the server keeps no bills."""
+    slow = [t for t in slow_requests(measurement, request_class) if t.bill_s is not None]
+    bill_s = mean_bill(slow)
+    if bill_s is None:
+        return
+    ttft_s = sum(t.ttft_s for t in slow) / len(slow)
+    head = f"Where the slow {request_class} requests' TTFT went"
+    console.print()
+    console.print(Text(head, style="bold").append(f": {len(slow)} from P95 on, mean {seconds(ttft_s)}"))
+    console.print(_bill_table(bill_s, ttft_s))
+
+
+def _bill_table(bill_s: dict[Cause, float], ttft_s: float) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for justify in ("left", "right", "right", "left", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for row in bill_rows(bill_s):
+        share = row.seconds / ttft_s
+        table.add_row(
+            row.what, seconds(row.seconds), f"{share:.0%}", bar(share), Text(row.budget, style="dim")
+        )
+    outside_s = ttft_s - sum(bill_s.values())
+    if outside_s > 0:
+        share = outside_s / ttft_s
+        table.add_row("outside the server", seconds(outside_s), f"{share:.0%}", bar(share), "")
+    return table
+
+
+def _rates(summaries: list[ClassSummary]) -> Table:
+    table = _table("class", "requests", "failed", "answers/s", "output tokens/s")
+    for summary in summaries:
+        table.add_row(
+            summary.request_class,
+            str(summary.requests),
+            Text(str(summary.failed), style="red" if summary.failed else ""),
+            f"{summary.throughput_rps:.2f}",
+            f"{summary.output_tokens_per_s:.1f}",
+        )
+    return table
+
+
+def _latencies(summaries: list[ClassSummary]) -> Table:
+    table = _table("class", "latency", "mean", "P50", "P95", "P99")
+    for summary in summaries:
+        latencies = {
+            "TTFT": summary.ttft_s,
+            "ITL": summary.itl_s,
+            "TPOT": summary.tpot_s,
+            "E2E": summary.e2e_s,
+        }
+        name = summary.request_class
+        for label, latency in latencies.items():
+            if latency is not None:
+                values = (latency.mean, latency.p50, latency.p95, latency.p99)
+                table.add_row(name, label, *map(seconds, values))
+                name = ""
+        table.add_section()
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    for column in columns:
+        is_word = column in ("class", "latency")
+        table.add_column(column, justify="left" if is_word else "right", no_wrap=True, min_width=7)
+    return table
