@@ -1,0 +1,54 @@
+"""The user's cache folder, and how something gets into it whole or not at all.
+
+Every entry is made in a temporary folder beside its place and renamed into it, so that a process
+which dies, or two that do the same at once, leave either nothing or the finished thing.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.core.errors import ModelUnusable
+
+
+def cache_folder() -> Path:
+    """`$HEADRACE_CACHE`, or `headrace` in the user's cache. Not created."""
+    if own := os.environ.get("HEADRACE_CACHE"):
+        return Path(own).expanduser()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "headrace"
+    return Path.home() / ".cache" / "headrace"
+
+
+def put(place: Path, make: Callable[[Path], Path]) -> None:
+    """Let `make` build in an empty temporary folder and move what it returns to `place`.
+
+    What `place` held before is replaced. If another process has put its own there meanwhile, that
+    one stays: both are whole.
+    """
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".making-") as temporary:
+            _move(make(Path(temporary)), place, Path(temporary))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelUnusable(
+            f"cannot write {place}: {reason}",
+            "make room there, or name another folder in HEADRACE_CACHE",
+        ) from error
+
+
+def _move(made: Path, place: Path, temporary: Path) -> None:
+    if made.is_file():
+        made.replace(place)
+        return
+    if place.exists():
+        place.rename(temporary / "replaced")  # a folder cannot be renamed over one that has content
+    try:
+        made.rename(place)
+    except OSError:
+        if not place.is_dir():
+            raise
+        shutil.rmtree(made, ignore_errors=True)  # another process was first

@@ -1,0 +1,182 @@
+"""What the header of a GGUF file says, read with suspicion.
+
+    magic "GGUF" | version | tensors | metadata: key, type, value ... | name, shape, type, offset ... | data
+
+Knows nothing of what the numbers mean to a model. The header is walked once, whatever the file
+claims: every count is held against the bytes that are left before anything of that size is read,
+so a file that lies costs an error and nothing else. The PyPI package `gguf` would do the reading,
+but brings an HTTP client along and trusts its input.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from headrace.core.errors import ModelUnusable
+
+Scalar = str | int | float | bool
+
+_NUMBERS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+_STRING, _ARRAY = 8, 9
+_MOST_ITEMS = 1 << 24  # of all arrays together; vocabularies have a few hundred thousand
+_MOST_KEYS = 1 << 16
+_MOST_TENSORS = 1 << 17
+_LONGEST_KEPT = 1 << 20  # bytes of a string; chat templates have some ten thousand
+
+_BLOCK = {  # tensor type: (numbers in a block, bytes of a block)
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
+    24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 30: (1, 2),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """Single values by key (arrays are passed over), and how many tensors follow."""
+
+    metadata: dict[str, Scalar]
+    tensors: int
+
+    def text(self, key: str) -> str | None:
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) and value else None
+
+    def count(self, key: str) -> int | None:
+        value = self.metadata.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Raises `ModelUnusable` for what is no GGUF file, or not a whole one."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            return _Reader(file, size, path.name).header()
+    except OSError as error:
+        raise ModelUnusable(
+            f"cannot read {path}: {error.strerror}", "check the path and its rights"
+        ) from error
+
+
+class _Reader:
+    """A position in the file, and how much of the caps is used up."""
+
+    def __init__(self, file: BinaryIO, size: int, name: str) -> None:
+        self._file = file
+        self._size = size
+        self._at = 0
+        self._name = name
+        self._items = 0
+
+    def header(self) -> GgufHeader:
+        if self._take(4) != b"GGUF":
+            raise ModelUnusable(f"{self._name} is not a GGUF file", "GGUF files start with the letters GGUF")
+        version = self._number("<I")
+        if version not in (2, 3):
+            raise ModelUnusable(f"{self._name} is GGUF version {version}; 2 and 3 can be read")
+        tensors = self._count(_MOST_TENSORS, "tensors")
+        keys = self._count(_MOST_KEYS, "metadata keys")
+        metadata: dict[str, Scalar] = {}
+        for _ in range(keys):
+            key = self._text()
+            value = self._value(int(self._number("<I")))
+            if value is not None:
+                metadata[key] = value
+        end_of_data = self._walk_tensors(tensors)
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
+            raise self._damaged(f"its alignment is {alignment!r}")
+        needed = -(-self._at // alignment) * alignment + end_of_data
+        if needed > self._size:
+            raise ModelUnusable(
+                f"{self._name} is cut off: it has {self._size} bytes and its tensors need {needed}",
+                "download it again",
+            )
+        return GgufHeader(metadata, tensors)
+
+    def _walk_tensors(self, tensors: int) -> int:
+        """The end of the last tensor, counted from the start of the data."""
+        end = 0
+        for _ in range(tensors):
+            self._text()
+            dimensions = int(self._number("<I"))
+            if not 0 <= dimensions <= 8:
+                raise self._damaged(f"a tensor has {dimensions} dimensions")
+            numbers = 1
+            for _ in range(dimensions):
+                numbers *= int(self._number("<Q"))
+            per_block, block_bytes = _BLOCK.get(
+                int(self._number("<I")), (1, 0)
+            )  # unknown: only its start counts
+            end = max(end, int(self._number("<Q")) + numbers // per_block * block_bytes)
+        return end
+
+    def _value(self, kind: int) -> Scalar | None:
+        if kind == _STRING:
+            return self._text(keep_up_to=_LONGEST_KEPT)
+        if kind == _ARRAY:
+            self._skip_array()
+            return None
+        if kind in _NUMBERS:
+            return self._number(_NUMBERS[kind])
+        raise self._damaged(f"a value has the unknown type {kind}")
+
+    def _skip_array(self) -> None:
+        kind = int(self._number("<I"))
+        items = self._count(_MOST_ITEMS - self._items, "array items")
+        self._items += items
+        if kind in _NUMBERS:
+            self._skip(items * struct.calcsize(_NUMBERS[kind]))
+        elif kind == _STRING:
+            for _ in range(items):
+                self._skip(int(self._number("<Q")))
+        else:
+            raise self._damaged(f"an array has items of type {kind}")
+
+    def _text(self, keep_up_to: int = 1 << 16) -> str:
+        length = int(self._number("<Q"))
+        if length > keep_up_to:
+            raise self._damaged(f"a text has {length} bytes")
+        return self._take(length).decode("utf-8", "replace")
+
+    def _count(self, most: int, what: str) -> int:
+        count = int(self._number("<Q"))
+        if count > min(most, self._size - self._at):
+            raise self._damaged(f"it claims {count} {what}")
+        return count
+
+    def _number(self, form: str) -> int | float | bool:
+        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
+
+    def _take(self, length: int) -> bytes:
+        self._room(length)
+        taken = self._file.read(length)
+        if len(taken) != length:
+            raise self._damaged("it ends inside its header")
+        self._at += length
+        return taken
+
+    def _skip(self, length: int) -> None:
+        self._room(length)
+        self._file.seek(length, 1)
+        self._at += length
+
+    def _room(self, length: int) -> None:
+        if length > self._size - self._at:
+            raise self._damaged("it ends inside its header")
+
+    def _damaged(self, what: str) -> ModelUnusable:
+        return ModelUnusable(f"{self._name} is damaged: {what} (byte {self._at})", "download it again")

@@ -1,0 +1,121 @@
+"""Runs a plan on OpenVINO: one forward pass over prefill chunks and decodes alike.
+
+    plan.chunks --lists, then one array each--> tensors --infer--> logits of the sampling rows --> tokens
+
+Knows block tables and tensors; why a chunk was chosen, or who waits, it does not. Keys and values
+are written by the pass itself into the blocks that a chunk's work names, so a block that two works
+share is computed once and nothing is ever copied. Block 0 belongs to nobody.
+"""
+
+import time
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from headrace.core.errors import ModelUnusable
+from headrace.core.plan import Plan, Work
+from headrace.core.ports import StepResult
+from headrace.core.request import SamplingParams
+from headrace.executor.graph import KvCacheDtype, PagedModel, load, plugin_properties
+from headrace.executor.sampling import sample
+
+__all__ = ["KvCacheDtype", "PagedExecutor", "PagedModel", "load", "plugin_properties"]
+
+
+class PagedExecutor:
+    """A model with a KV cache of `num_blocks` blocks (the null block included). One step at a time."""
+
+    def __init__(self, model: PagedModel, num_blocks: int) -> None:
+        self.model = model
+        self.num_blocks = num_blocks
+        self._block_size = model.block_size
+        self._request = model.compiled.create_infer_request()
+        try:
+            for cache in model.caches:
+                tensor = ov.Tensor(cache.element_type, ov.Shape([num_blocks, *cache.block_shape]))
+                self._request.set_tensor(cache.name, tensor)  # pages are only taken as they are written
+        except (RuntimeError, MemoryError) as error:
+            size = num_blocks * model.kv_bytes_per_block
+            raise ModelUnusable(
+                f"no memory for {num_blocks} KV blocks ({size / 2**30:.2f} GiB)",
+                "lower kv_cache_memory_bytes",
+            ) from error
+
+    def run(self, plan: Plan) -> StepResult:
+        """Compute every chunk and draw a token for each that samples."""
+        start_ns = time.monotonic_ns()
+        result = StepResult([None] * len(plan.chunks))
+        if not plan.chunks:
+            return result
+        sampling = self._feed(plan)
+        self._request.start_async()  # `infer` would copy the logits into a dictionary
+        self._request.wait()
+        forward_ns = time.monotonic_ns()
+        result.forward_ns = forward_ns - start_ns
+        if sampling:
+            self._draw(plan, sampling, result.token_ids)
+            result.sample_ns = time.monotonic_ns() - forward_ns
+        return result
+
+    def forget(self, work: Work) -> None:
+        """Nothing is kept by work: its blocks are simply written again."""
+
+    def _feed(self, plan: Plan) -> list[int]:
+        """Set the inputs; returns which chunks sample. Plain lists: a token must cost nanoseconds."""
+        tokens: list[int] = []
+        past: list[int] = []
+        begins = [0]
+        blocks: list[int] = []
+        block_begins = [0]
+        sampling: list[int] = []
+        last_rows: list[int] = []
+        longest = 0
+        block_size = self._block_size
+        for place, chunk in enumerate(plan.chunks):
+            work, start, length = chunk.work, chunk.start, chunk.tokens
+            end = start + length
+            if length == 1:
+                tokens.append(work.token_ids[start])
+            else:
+                tokens += work.token_ids[start:end]
+            past.append(start)
+            begins.append(len(tokens))
+            blocks += work.block_ids[: -(-end // block_size)]
+            block_begins.append(len(blocks))
+            longest = max(longest, end)
+            if chunk.samples:
+                sampling.append(place)
+                last_rows.append(len(tokens) - 1)
+        self._set("input_ids", np.array(tokens, np.int64))
+        self._set("past_lens", np.array(past, np.int32))
+        ends = np.array(begins, np.int32)
+        self._set("subsequence_begins", ends)
+        self._set("position_ids", _positions(past, ends))
+        self._set("block_indices", np.array(blocks, np.int32))
+        self._set("block_indices_begins", np.array(block_begins, np.int32))
+        self._set("max_context_len", np.array(longest, np.int32))
+        self._set("sample_positions", np.array(last_rows, np.int64))
+        return sampling
+
+    def _set(self, name: str, values: NDArray[np.int32] | NDArray[np.int64]) -> None:
+        self._request.set_tensor(name, ov.Tensor(values))
+
+    def _draw(self, plan: Plan, sampling: list[int], token_ids: list[int | None]) -> None:
+        logits: NDArray[np.float32] = self._request.get_output_tensor(0).data
+        params: list[SamplingParams] = []
+        num_outputs: list[int] = []
+        for place in sampling:
+            work = plan.chunks[place].work
+            params.append(work.request.sampling)
+            num_outputs.append(work.num_tokens - work.num_prompt_tokens)
+        drawn = sample(logits.reshape(len(sampling), -1), params, num_outputs)
+        for place, token in zip(sampling, drawn, strict=True):
+            token_ids[place] = token
+
+
+def _positions(past: list[int], ends: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Each token's place in its own text: past, past + 1, ... chunk after chunk."""
+    lengths = np.diff(ends)
+    offsets = np.array(past, np.int64) - ends[:-1]
+    return np.arange(ends[-1], dtype=np.int64) + np.repeat(offsets, lengths)

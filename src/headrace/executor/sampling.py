@@ -1,0 +1,90 @@
+"""Draws tokens from logits.
+
+    logits (rows, vocabulary) --greedy, or temperature > top-k > top-p > one uniform number--> token ids
+
+vLLM's order of cuts. The number that decides row i depends on its seed and on how many tokens its
+request has produced, on nothing else: not on its neighbours in the batch, nor on a preemption in
+between. There is no generator whose state would have to be kept, saved or replayed.
+
+Greedy rows are taken together. The others go one by one: a row of logits fits into a core's cache
+and a batch does not, so that is also the faster way.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.request import SamplingParams
+
+_GREEDY_BELOW = 1e-5  # vLLM's; a smaller temperature could only overflow
+_PART = 256  # of the vocabulary: the draw finds a part first, then the token in it
+
+Floats = NDArray[np.float32]
+
+
+def sample(logits: Floats, params: Sequence[SamplingParams], num_outputs: Sequence[int]) -> list[int]:
+    """One token a row. `num_outputs[i]` tokens have been drawn for row i's request before.
+
+    Overwrites `logits` where `min_tokens` forbids the end.
+    """
+    for row, (param, drawn) in enumerate(zip(params, num_outputs, strict=True)):
+        if drawn < param.min_tokens:
+            _forbid_end(logits[row], param)
+    tokens: list[int] = logits.argmax(axis=-1).tolist()
+    for row, param in enumerate(params):
+        if param.temperature >= _GREEDY_BELOW:
+            weights = _weights(logits[row], float(logits[row, tokens[row]]), param)
+            tokens[row] = _pick(weights, uniform(param.seed, num_outputs[row]))
+    return tokens
+
+
+def uniform(seed: int, index: int) -> float:
+    """The `index`-th number of the stream that `seed` names, in [0, 1): Philox, a counter and a key."""
+    bits = np.random.Philox(key=seed % (1 << 128), counter=index).random_raw()
+    return (bits >> 11) * 2.0**-53
+
+
+def _forbid_end(row: Floats, param: SamplingParams) -> None:
+    ends = {*param.stop_token_ids, *(() if param.eos_token_id is None else (param.eos_token_id,))}
+    row[[token for token in ends if 0 <= token < row.size]] = -np.inf
+
+
+def _weights(logits: Floats, largest: float, param: SamplingParams) -> Floats:
+    """Probabilities up to a factor, 0 for what top-k and then top-p exclude.
+
+    Equals at a border stay in: nothing tells them apart.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = logits - np.float32(largest)
+        weights *= np.float32(1.0 / param.temperature)
+        np.exp(weights, out=weights)
+    if 0 < param.top_k < weights.size:
+        weights *= logits >= np.partition(logits, -param.top_k)[-param.top_k]
+    if param.top_p < 1.0:
+        weights *= weights >= _least_of_nucleus(weights, param.top_p)
+    return weights
+
+
+def _least_of_nucleus(weights: Floats, top_p: float) -> np.float32:
+    """The least weight among the fewest tokens that together hold the share `top_p`."""
+    total = float(weights.sum(dtype=np.float64))
+    # All tokens below this weight together hold less than 1 - top_p, so none of them is in the
+    # nucleus: what has to be sorted is a few hundred numbers instead of the vocabulary.
+    likely = np.sort(weights[weights >= (1.0 - top_p) * total / weights.size])[::-1]
+    held = likely.cumsum(dtype=np.float64)
+    return likely[min(int(held.searchsorted(top_p * total)), likely.size - 1)]
+
+
+def _pick(weights: Floats, number: float) -> int:
+    """The token at which the running sum of weights passes the share `number`."""
+    held = np.add.reduceat(weights, np.arange(0, weights.size, _PART)).cumsum(dtype=np.float64)
+    target = number * float(held[-1])
+    part = min(int(held.searchsorted(target, side="right")), held.size - 1)
+    before = float(held[part - 1]) if part else 0.0
+    inside = weights[part * _PART : (part + 1) * _PART]
+    place = int(inside.cumsum(dtype=np.float64).searchsorted(target - before, side="right"))
+    if place < inside.size:
+        return part * _PART + place
+    # The two sums were rounded apart at the very end of a part: the last token that weighs anything.
+    return int(weights[: (part + 1) * _PART].nonzero()[0][-1])

@@ -1,0 +1,144 @@
+"""An executor and a tokenizer for tests: no model, and suspicious of what they are handed.
+
+The next token of a work follows from its own tokens and seed alone, so any batching must give the
+same answers. The fake KV cache holds, for every slot of every block, a digest of the *whole* text
+up to that token, as real keys and values do: a block table that names a wrong, stale, overwritten
+or unfinished block is found out at once, where a real model would merely talk nonsense.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.plan import Chunk, Plan, Work
+from headrace.core.ports import ChatMessage, StepResult
+
+_MASK = (1 << 62) - 1
+_EMPTY = -1
+
+
+class WrongPlan(AssertionError):
+    """The plan would have made a real model read or overwrite the wrong keys and values."""
+
+
+@dataclass(slots=True)
+class _Digests:
+    """`values[i]` stands for the text up to and with token i."""
+
+    state: int = 1469598103934665603
+    values: list[int] = field(default_factory=list[int])
+
+    def extend(self, token_ids: Sequence[int], length: int) -> None:
+        for token in token_ids[len(self.values) : length]:
+            self.state = ((self.state ^ (token + 1)) * 1099511628211) & _MASK
+            self.values.append(self.state)
+
+
+class ScriptedExecutor:
+    """Says lower-case letters and spaces, or `eos_token_id` as output number `eos_after`."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int = 32, *, step_s: float = 0.0, eos_after: int | None = None
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._step_s = step_s
+        self._eos_after = eos_after
+        self._kv: NDArray[np.int64] = np.full((num_blocks, block_size), _EMPTY, np.int64)
+        self._digests: dict[str, _Digests] = {}
+
+    def run(self, plan: Plan) -> StepResult:
+        start_ns = time.monotonic_ns()
+        seen: set[str] = set()
+        for chunk in plan.chunks:
+            self._check_shape(chunk, seen)
+        for chunk in plan.chunks:  # all write before any reads, as in a real pass
+            self._write(chunk)
+        for chunk in plan.chunks:
+            self._read(chunk)
+        tokens = [self._next_token(chunk.work) if chunk.samples else None for chunk in plan.chunks]
+        if self._step_s:
+            time.sleep(self._step_s)
+        return StepResult(tokens, forward_ns=time.monotonic_ns() - start_ns)
+
+    def forget(self, work: Work) -> None:
+        self._digests.pop(work.request.request_id, None)
+
+    @property
+    def num_remembered(self) -> int:
+        """Works that have not been forgotten: 0 once everything has ended."""
+        return len(self._digests)
+
+    def _check_shape(self, chunk: Chunk, seen: set[str]) -> None:
+        work, end = chunk.work, chunk.start + chunk.tokens
+        if work.request.request_id in seen:
+            raise WrongPlan(f"{work} is twice in one plan")
+        seen.add(work.request.request_id)
+        if chunk.tokens < 1 or chunk.start < 0 or end > len(work.token_ids):
+            raise WrongPlan(f"tokens {chunk.start} to {end} of {work}, which has {len(work.token_ids)}")
+        if chunk.samples != (end == len(work.token_ids)):
+            raise WrongPlan(f"{work} samples: {chunk.samples}, after {end} of {len(work.token_ids)} tokens")
+        if len(work.block_ids) * self.block_size < end:
+            raise WrongPlan(f"{work} has {len(work.block_ids)} blocks of {self.block_size} for {end} tokens")
+        if not all(0 < block < self.num_blocks for block in work.block_ids):
+            raise WrongPlan(f"{work} names a block outside 1 to {self.num_blocks - 1}: {work.block_ids}")
+        if len(set(work.block_ids)) != len(work.block_ids):
+            raise WrongPlan(f"{work} names a block twice: {work.block_ids}")
+
+    def _write(self, chunk: Chunk) -> None:
+        end = chunk.start + chunk.tokens
+        digests = self._digests.setdefault(chunk.work.request.request_id, _Digests())
+        digests.extend(chunk.work.token_ids, end)
+        places = np.arange(chunk.start, end)
+        blocks = np.array(chunk.work.block_ids, np.int64)[places // self.block_size]
+        self._kv[blocks, places % self.block_size] = digests.values[chunk.start : end]
+
+    def _read(self, chunk: Chunk) -> None:
+        end = chunk.start + chunk.tokens
+        wanted = np.array(self._digests[chunk.work.request.request_id].values[:end], np.int64)
+        table = chunk.work.block_ids[: -(-end // self.block_size)]
+        wrong = np.flatnonzero(self._kv[table].ravel()[:end] != wanted)
+        if wrong.size:
+            place = int(wrong[0])
+            raise WrongPlan(
+                f"{chunk.work}: block {table[place // self.block_size]} does not hold token {place} "
+                f"of its text ({wrong.size} of {end} tokens are wrong; chunk {chunk.start} to {end})"
+            )
+
+    def _next_token(self, work: Work) -> int:
+        sampling = work.request.sampling
+        drawn = work.num_output_tokens
+        eos = sampling.eos_token_id
+        if eos is not None and self._eos_after == drawn and drawn >= sampling.min_tokens:
+            return eos
+        mixed = (self._digests[work.request.request_id].state ^ (sampling.seed * 0x9E3779B1)) & _MASK
+        letter = (mixed ^ (mixed >> 29)) % 27
+        return ord(" ") if letter == 26 else ord("a") + letter
+
+
+class ScriptedTokenizer:
+    """One token a byte of UTF-8, then `<|end|>`, the only special token."""
+
+    eos_token_id = 256
+    vocab_size = 257
+
+    def encode(self, text: str) -> list[int]:
+        tokens: list[int] = []
+        for place, part in enumerate(text.split("<|end|>")):
+            tokens += [self.eos_token_id] * (place > 0)
+            tokens += part.encode("utf-8", "replace")
+        return tokens
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        special = b"" if skip_special_tokens else b"<|end|>"
+        pieces = [
+            bytes((token,)) if 0 <= token < 256 else special if token == self.eos_token_id else b""
+            for token in token_ids
+        ]
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
+        return "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant: "

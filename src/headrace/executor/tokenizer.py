@@ -1,0 +1,144 @@
+"""The served model's tokenizer and chat template.
+
+OpenVINO GenAI turns text into tokens and back. The chat template is rendered by jinja2, as in the
+library that templates are written for; GenAI's own renderer holds the interpreter lock for as long
+as a template cares to loop. A template comes with the model, so it is somebody else's program: it
+runs in jinja2's sandbox and gets a fixed number of steps.
+"""
+
+import json
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from types import FrameType
+from typing import Any, NoReturn
+
+import jinja2
+import openvino_genai
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from headrace.core.errors import BadInput, ModelUnusable
+from headrace.core.ports import ChatMessage
+from headrace.executor.models import ModelFiles
+
+_MOST_STEPS = 300_000  # lines of the template's Python; real ones take some dozen a message
+
+
+class OpenVinoTokenizer:
+    """May be used from many threads: the library's own calls are made one at a time."""
+
+    def __init__(self, files: ModelFiles) -> None:
+        self._lock = threading.Lock()
+        try:
+            self._tokenizer = openvino_genai.Tokenizer(str(files.folder))
+            self._vocab_size = max(self._tokenizer.get_vocab().values()) + 1
+        except (RuntimeError, ValueError) as error:
+            raise ModelUnusable(
+                f"OpenVINO cannot read the tokenizer of {files.name} ({files.folder}): {_last_line(error)}",
+                "if the folder may be damaged, remove it and convert or export the model again",
+            ) from error
+        self._template = _ChatTemplate(
+            self._tokenizer.get_original_chat_template() or self._tokenizer.chat_template,
+            self._tokenizer.get_bos_token(),
+            self._tokenizer.get_eos_token(),
+        )
+
+    @property
+    def eos_token_id(self) -> int:
+        return self._tokenizer.get_eos_token_id()
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        """Raises `BadInput` for text that is not Unicode (lone surrogates)."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput(
+                f"the text holds half a character at place {error.start}", "send valid Unicode"
+            ) from error
+        if not text:
+            return []
+        with self._lock:
+            return self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0].tolist()
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Ids that the vocabulary does not have say nothing."""
+        known = [token for token in token_ids if 0 <= token < self._vocab_size]
+        with self._lock:
+            return self._tokenizer.decode(known, skip_special_tokens=skip_special_tokens)
+
+    def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
+        return self._template.render(messages)
+
+
+class _ChatTemplate:
+    def __init__(self, source: str, bos_token: str, eos_token: str) -> None:
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._template: jinja2.Template | None = None
+        self._fault = "the model has no chat template"
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
+        environment.globals.update(raise_exception=_refuse, strftime_now=_strftime_now)
+        environment.filters["tojson"] = _to_json  # jinja2's own escapes for HTML
+        if source:
+            try:
+                self._template = environment.from_string(source)
+            except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
+                self._fault = f"the model's chat template is broken: {_last_line(error)}"
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        if self._template is None:
+            raise BadInput(self._fault, "send the prompt as text, to /v1/completions")
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            with _Steps(_MOST_STEPS):
+                return self._template.render(messages=turns, add_generation_prompt=True, **self._tokens)
+        except Exception as error:  # a template is a program: it can fail in any way
+            raise BadInput(
+                f"the model's chat template refuses these messages: {_last_line(error)}",
+                "check roles and their order; some models take no system message",
+            ) from error
+
+
+class _Steps:
+    """Lets the code inside run for so many lines of Python, then raises in the middle of it."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, _frame: FrameType, _event: str, _arg: object) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError(f"it did not end within {_MOST_STEPS} steps")
+        return self._trace
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
