@@ -10,7 +10,7 @@ PYTHON ?= python3
 UV     := $(or $(shell command -v uv 2>/dev/null),.uv/bin/uv)
 BIN    := .venv/bin
 
-.PHONY: setup tune serve check test bench lock clean
+.PHONY: setup tune serve check test bench vllm lock clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/.ready-dev
@@ -39,6 +39,10 @@ test: .venv/.ready-dev
 
 bench: .venv/.ready-dev
 	$(BIN)/python -m bench.engine --json
+
+# vLLM's environment for the benchmarks that compare with it; several GB of disk, some minutes.
+vllm: .venv/.ready
+	tools/vllm_environment.sh .vllm
 
 # Pins carry no address: whose index serves them is the user's own choice.
 lock: $(UV)

@@ -1,11 +1,17 @@
 """Random traces for whatever schedules: settings, requests, cancels, and what a model would say.
 
-Every trace comes from one seed, so a failure is told in one number.
+Every trace comes from one seed, so a failure is told in one number. `scheduler/stored/digests.json`
+holds what vLLM's scheduler decided for the first of them: whoever changes the generator renews
+that file against vLLM (`python -m bench.parity --store`).
 """
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
 
 from headrace.core.plan import Plan
 from headrace.core.request import Request, SamplingParams
@@ -21,20 +27,23 @@ class Planned:
     cancel_at_step: int | None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Trace:
     settings: Settings
-    requests: list[Planned]
+    requests: tuple[Planned, ...]
     vocabulary: int
     seed: int
-    _tokens: random.Random = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._tokens = random.Random(self.seed + 1)
+    def token(self, request_id: str, position: int) -> int:
+        """What the model says after `position` tokens. A tiny vocabulary makes stops and repeats frequent."""
+        return crc32(f"{self.seed}/{request_id}/{position}".encode()) % self.vocabulary
 
-    def answer(self, plan: Plan) -> list[int | None]:
-        """What a model over a tiny vocabulary says: stops and repetitions happen often."""
-        return [self._tokens.randrange(self.vocabulary) if chunk.samples else None for chunk in plan.chunks]
+    def answers(self, plan: Plan) -> list[int | None]:
+        """A token for each chunk that samples, whatever the step it comes in."""
+        return [
+            self.token(chunk.work.request.request_id, chunk.start + chunk.tokens) if chunk.samples else None
+            for chunk in plan.chunks
+        ]
 
     def arrivals(self, step: int) -> Iterator[Request]:
         return (planned.request for planned in self.requests if planned.at_step == step)
@@ -45,6 +54,22 @@ class Trace:
     @property
     def last_step(self) -> int:
         return max(planned.at_step for planned in self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrace:
+    """A trace worth keeping, and what vLLM decided: the digest of all its steps."""
+
+    trace: Trace
+    vllm: str
+
+
+def write_trace(path: Path, trace: Trace, vllm: str) -> None:
+    path.write_bytes(msgspec.json.encode(StoredTrace(trace, vllm)) + b"\n")
+
+
+def read_trace(path: Path) -> StoredTrace:
+    return msgspec.json.decode(path.read_bytes(), type=StoredTrace)
 
 
 def make_trace(seed: int) -> Trace:
@@ -76,7 +101,17 @@ def make_trace(seed: int) -> Trace:
         at_step = rng.choice([0, rng.randrange(60)])
         cancel_at = rng.choice([None, None, None, at_step + rng.randrange(40)])
         requests.append(Planned(request, at_step, cancel_at))
-    return Trace(settings, requests, vocabulary, seed)
+    return Trace(settings, tuple(requests), vocabulary, seed)
+
+
+def make_ending_trace(seed: int) -> Trace:
+    """A trace that surely ends.
+
+    Without the full-prompt gate, requests that tie in priority and arrival can preempt one
+    another for ever; vLLM's scheduler does the same (docs/log.md). The default is on.
+    """
+    trace = make_trace(seed)
+    return replace(trace, settings=replace(trace.settings, scheduler_reserve_full_isl=True))
 
 
 def _make_settings(rng: random.Random) -> Settings:
@@ -96,9 +131,7 @@ def _make_settings(rng: random.Random) -> Settings:
         enable_prefix_caching=rng.random() < 0.7,
         long_prefill_token_threshold=rng.choice([0, 0, 1, 5, 16, 40]),
         scheduling_policy=rng.choice(list(SchedulingPolicy)),
-        # Without the gate, requests that tie in priority and arrival can preempt one another for
-        # ever; vLLM's scheduler does the same (docs/log.md). The default is on.
-        scheduler_reserve_full_isl=True,
+        scheduler_reserve_full_isl=rng.random() < 0.7,
         watermark=rng.choice([0.0, 0.0, 0.05, 0.3]),
     )
 

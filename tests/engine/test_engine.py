@@ -12,7 +12,7 @@ from headrace.core.output import FirstToken, Output
 from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import Settings
 from headrace.engine.engine import Engine
-from tests.traces import Trace, make_trace
+from tests.traces import Trace, make_ending_trace
 
 ROOMY = Settings(
     max_model_len=512, num_gpu_blocks=200, block_size=16, max_num_batched_tokens=64, max_num_seqs=8
@@ -51,7 +51,7 @@ def run(trace: Trace) -> tuple[Engine, dict[str, FirstToken], list[str]]:
         now += 7 + number % 5
         if plan := engine.plan(now):
             now += 1_000 + 37 * plan.num_scheduled_tokens
-            for output in engine.finish(plan, trace.answer(plan), now):
+            for output in engine.finish(plan, trace.answers(plan), now):
                 if output.first:
                     assert output.request_id not in billed, "one request, one bill"
                     billed[output.request_id] = output.first
@@ -63,7 +63,7 @@ def run(trace: Trace) -> tuple[Engine, dict[str, FirstToken], list[str]]:
 
 @given(st.integers(0, 10**9))
 def test_the_parts_of_every_bill_sum_to_its_ttft_exactly(seed: int) -> None:
-    trace = make_trace(seed)
+    trace = make_ending_trace(seed)
     engine, billed, ended = run(trace)
     for first in billed.values():
         arrived_ns = first.queued_ns - 2
@@ -76,7 +76,7 @@ def test_the_parts_of_every_bill_sum_to_its_ttft_exactly(seed: int) -> None:
 
 @given(st.integers(0, 10**9))
 def test_two_runs_in_one_process_are_the_same(seed: int) -> None:
-    first, again = run(make_trace(seed)), run(make_trace(seed))
+    first, again = run(make_ending_trace(seed)), run(make_ending_trace(seed))
     assert repr(first[1:]) == repr(again[1:])
     assert first[0].stats() == again[0].stats()
 

@@ -10,7 +10,7 @@ from headrace.core.plan import Plan, Status
 from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.core.settings import SchedulingPolicy, Settings
 from headrace.scheduler.scheduler import Scheduler
-from tests.traces import make_trace
+from tests.traces import make_ending_trace
 
 ROOMY = Settings(
     max_model_len=512, num_gpu_blocks=200, block_size=16, max_num_batched_tokens=64, max_num_seqs=8
@@ -42,7 +42,7 @@ def step(scheduler: Scheduler, token: int = 7) -> list[tuple[str, int]]:
 
 @given(st.integers(0, 10**9))
 def test_after_every_step_of_any_trace_the_books_are_right(seed: int) -> None:
-    trace = make_trace(seed)
+    trace = make_ending_trace(seed)
     limits, scheduler = trace.settings, Scheduler(trace.settings)
     finished: set[str] = set()
     number = 0
@@ -65,7 +65,7 @@ def test_after_every_step_of_any_trace_the_books_are_right(seed: int) -> None:
         for chunk in plan.chunks:
             assert chunk.tokens > 0
             assert len(chunk.work.block_ids) == -(-(chunk.start + chunk.tokens) // limits.block_size)
-        outputs = scheduler.update(plan, trace.answer(plan))
+        outputs = scheduler.update(plan, trace.answers(plan))
         finished.update(output.request_id for output in outputs if output.finish_reason)
         scheduler.check()
         number += 1

@@ -6,6 +6,7 @@ request goes back to the front, or to where its priority puts it.
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Protocol
 
 from headrace.core.plan import Status, Work
@@ -16,6 +17,10 @@ class WaitingQueue(Protocol):
     """What the scheduler asks of a queue."""
 
     def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Work]:
+        """Everyone waiting, the next first. For looking in, not for the step loop."""
+        ...
+
     def push(self, work: Work) -> None: ...
     def push_back(self, work: Work) -> None:
         """`work` was preempted: it has a better claim than who came after it."""
@@ -34,6 +39,9 @@ class FcfsQueue:
 
     def __len__(self) -> int:
         return len(self._works)
+
+    def __iter__(self) -> Iterator[Work]:
+        return iter(self._works.values())
 
     def push(self, work: Work) -> None:
         self._works[work.arrival] = work
@@ -61,6 +69,9 @@ class PriorityQueue:
 
     def __len__(self) -> int:
         return self._length
+
+    def __iter__(self) -> Iterator[Work]:
+        return (entry[-1] for entry in sorted(self._heap) if entry[-1].status is not Status.FINISHED)
 
     def push(self, work: Work) -> None:
         request = work.request

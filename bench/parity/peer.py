@@ -1,0 +1,76 @@
+"""vLLM's scheduler in a process of its own environment: started once, asked many times."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from tests.traces import Trace
+
+ROOT = Path(__file__).parents[2]
+
+
+class VllmScheduler:
+    """Plays traces. `folder` is what `make vllm` built. Raises `SystemExit` with what is missing."""
+
+    def __init__(self, folder: Path) -> None:
+        python, model = folder / "bin" / "python", folder / "model"
+        for needed in (python, model / "config.json"):
+            if not needed.exists():
+                raise SystemExit(f"{needed} is missing: `make vllm` builds vLLM's environment")
+        self._log = tempfile.SpooledTemporaryFile(mode="w+")
+        self._process = subprocess.Popen(
+            [python.absolute(), "-m", "bench.parity.vllm_side"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=ROOT,
+            env=os.environ
+            | {
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+                "HEADRACE_VLLM_MODEL": str(model.absolute()),
+                "HF_HUB_OFFLINE": "1",
+                "VLLM_LOGGING_LEVEL": "ERROR",
+            },
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def ask(self, trace: Trace) -> None:
+        """Start playing `trace`; `answer` waits for the end."""
+        assert self._process.stdin is not None, "opened as a pipe"
+        self._process.stdin.write(msgspec.json.encode(trace).decode() + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> list[str]:
+        """A digest for every step of the trace asked last."""
+        assert self._process.stdout is not None, "opened as a pipe"
+        line = self._process.stdout.readline()
+        if not line:
+            self._log.seek(0)
+            raise SystemExit(f"vLLM's process ended:\n{self._log.read()[-2000:]}")
+        return msgspec.json.decode(line, type=list[str])
+
+    def play(self, trace: Trace) -> list[str]:
+        self.ask(trace)
+        return self.answer()
+
+
+def whole(digests: Sequence[str]) -> str:
+    """One digest for a whole trace, its length included."""
+    return f"{len(digests)}:{blake2b(''.join(digests).encode(), digest_size=8).hexdigest()}"
