@@ -6,25 +6,26 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from headrace.core.errors import HeadraceError
+from headrace.executor.scripted import ScriptedTokenizer
 from headrace.net.engine_process import Recipe
 from headrace.net.server import Server, Service, Serving, bind
-from tests.net.scripted import ByteTokenizer, ScriptedRecipe
+from tests.net.scripted import ScriptedRecipe
 
 MODEL = "scripted"
 
 
-def service(recipe: Recipe | None = None, **changes: float | int | str) -> Service:
-    options: dict[str, float | int | str] = {"port": 0, "shutdown_timeout_s": 2.0, **changes}
-    return Service((MODEL, "alias"), recipe or ScriptedRecipe(), ByteTokenizer, **options)  # pyright: ignore[reportArgumentType]  a dict of mixed values
+def service(recipe: Recipe | None = None, shutdown_timeout_s: float = 2.0) -> Service:
+    return Service((MODEL, "alias"), recipe or ScriptedRecipe(), ScriptedTokenizer, shutdown_timeout_s)
 
 
 class RunningServer:
     """A server in a thread with an event loop of its own."""
 
-    def __init__(self, of: Service) -> None:
+    def __init__(self, of: Service, port: int = 0) -> None:
         self.serving: Serving | None = None
         self.error: HeadraceError | None = None
         self._service = of
+        self._port = port
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
@@ -64,7 +65,7 @@ class RunningServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        with bind(self._service.host, self._service.port) as listener:
+        with bind("127.0.0.1", self._port) as listener:
             self._server = Server(self._service, listener)
             await self._server.run(self._announce)
 

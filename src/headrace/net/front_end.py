@@ -130,9 +130,10 @@ def _visible(output: Output) -> list[int]:
 
 
 def _characters(prompt: Prompt) -> int:
+    """How much work it is to tokenize `prompt`, in characters; a message has its frame around it."""
     if isinstance(prompt, str):
         return len(prompt)
-    return sum(len(item.content) if isinstance(item, ChatMessage) else 1 for item in prompt)
+    return sum(len(item.content) + 20 if isinstance(item, ChatMessage) else 1 for item in prompt)
 
 
 def _room(asked: Asked, prompt_tokens: int, max_model_len: int) -> int:

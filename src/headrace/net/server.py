@@ -36,14 +36,12 @@ LAST_BYTES_WITHIN_S = 1
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What is served, and where. `model_names[0]` is the one that answers carry."""
+    """What is served. Clients may use any of `model_names`; the first one stands for all."""
 
     model_names: tuple[str, ...]
     recipe: Recipe
     load_tokenizer: Callable[[], Tokenizer]
-    host: str = "127.0.0.1"
-    port: int = 8000
-    shutdown_timeout_s: float = 8.0
+    shutdown_timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,9 @@ class Serving:
     engine_pid: int | None
 
 
-def serve(service: Service, announce: Callable[[Serving], None]) -> None:
-    """Serve until told to stop by a signal. Raises what kept it from starting."""
-    with bind(service.host, service.port) as listener:
-        asyncio.run(Server(service, listener).run(announce))
+def serve(service: Service, listener: socket.socket, announce: Callable[[Serving], None]) -> None:
+    """Serve on what `bind` gave until a signal says stop. Raises what kept it from starting."""
+    asyncio.run(Server(service, listener).run(announce))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -132,7 +129,8 @@ class Server:
         try:
             self._listener.listen(BACKLOG)
         except OSError as error:  # taken while the model was loading
-            raise _cannot_listen(self._service.host, self._service.port, error) from error
+            host, port = self._listener.getsockname()[:2]
+            raise _cannot_listen(host, port, error) from error
 
     def _serving(self) -> Serving:
         assert self._engine is not None, "the engine is ready before the port is open"

@@ -1,0 +1,36 @@
+"""Numbers as people type them on a command line: `2G`, `8k`, `1.5M`."""
+
+import re
+from typing import Any
+
+import click
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+}
+_FORM = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)")
+
+
+class Quantity(click.ParamType[int]):
+    """A whole number, with vLLM's suffixes: k is 1000 and K is 1024, and so on."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if (match := _FORM.fullmatch(str(value))) is None:
+            self.fail(f"{value!r} is not a number such as 2048, 8k (8000) or 2G (2 times 1024^3)", param, ctx)
+        amount = float(match[1]) * _UNITS[match[2]] if "." in match[1] else int(match[1]) * _UNITS[match[2]]
+        return int(amount)
+
+
+QUANTITY = Quantity()

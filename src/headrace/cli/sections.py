@@ -1,0 +1,25 @@
+"""Help pages whose options stand under headings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+
+class SectionedCommand(click.Command):
+    """A command that lists its options by section; what is in none comes last."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {parameter.name: parameter.get_help_record(ctx) for parameter in self.get_params(ctx)}
+        sections = {
+            title: [record for name in names if (record := records.pop(name))]
+            for title, names in self._sections.items()
+        }
+        sections["Other"] = [record for record in records.values() if record]
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
