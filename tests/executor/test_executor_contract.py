@@ -1,0 +1,102 @@
+"""What every executor promises. The scripted one and the real one run the same suite."""
+
+import pytest
+
+from headrace.core.plan import Chunk, Plan
+from headrace.core.ports import Executor
+from headrace.core.request import SamplingParams
+from headrace.executor.scripted import ScriptedExecutor
+from tests.executor.driving import answer, append, chunks_of, greedy, step, work
+
+PROMPT = tuple(300 + (place * 37) % 900 for place in range(70))
+OTHER = tuple(500 + (place * 53) % 700 for place in range(45))
+BLOCKS, ELSEWHERE, OTHERS = (1, 2, 3), (9, 4, 7), (11, 12, 13)
+
+REAL = pytest.param("paged", marks=[pytest.mark.model, pytest.mark.slow])
+
+
+@pytest.fixture(params=["scripted", REAL])
+def executor(request: pytest.FixtureRequest) -> Executor:
+    if request.param == "scripted":
+        return ScriptedExecutor(num_blocks=64)
+    return request.getfixturevalue("paged")
+
+
+def test_an_empty_plan_gives_no_tokens(executor: Executor) -> None:
+    assert executor.run(Plan()).token_ids == []
+
+
+def test_only_the_chunk_that_reaches_the_end_gets_a_token(executor: Executor) -> None:
+    first, second = chunks_of(work("a", PROMPT, greedy(4), BLOCKS), 40, 30)
+    assert step(executor, first) == [None]
+    assert isinstance(step(executor, second)[0], int)
+
+
+def test_tokens_stand_at_the_places_of_their_chunks(executor: Executor) -> None:
+    whole = Chunk(work("a", PROMPT, greedy(4), BLOCKS), 0, 70, samples=True)
+    part = Chunk(work("b", OTHER, greedy(4), OTHERS), 0, 20, samples=False)
+    assert [token is None for token in step(executor, part, whole)] == [True, False]
+
+
+def test_the_same_work_gets_the_same_answer_twice(executor: Executor) -> None:
+    answers = {tuple(answer(executor, work(name, PROMPT, greedy(6), BLOCKS), 6)) for name in ("a", "b")}
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize("lengths", [(69, 1), (1, 69), (16, 16, 16, 16, 6), (33, 37), (32, 32, 6)])
+def test_a_prompt_in_chunks_gets_the_answer_of_the_whole_prompt(
+    executor: Executor, lengths: tuple[int, ...]
+) -> None:
+    expected = answer(executor, work("whole", PROMPT, greedy(1), BLOCKS), 1)
+    chunked = work("chunked", PROMPT, greedy(1), ELSEWHERE)
+    tokens = [step(executor, chunk)[0] for chunk in chunks_of(chunked, *lengths)]
+    assert tokens[-1:] == expected
+
+
+def test_neighbours_in_the_batch_change_nothing(executor: Executor) -> None:
+    alone = answer(executor, work("alone", PROMPT, greedy(5), BLOCKS), 5)
+    together, neighbour = work("a", PROMPT, greedy(5), ELSEWHERE), work("b", OTHER, greedy(5), OTHERS)
+    answered: list[int | None] = []
+    computed = 0
+    for start in range(5):  # the neighbour prefills, nine tokens a step, while the other decodes
+        chunk = Chunk(together, computed, together.num_tokens - computed, samples=True)
+        computed = together.num_tokens
+        _, token = step(executor, Chunk(neighbour, start * 9, 9, samples=start == 4), chunk)
+        assert token is not None
+        append(together, token)
+        answered.append(token)
+    assert answered == alone
+
+
+def test_a_block_can_be_shared_and_even_written_in_the_same_step(executor: Executor) -> None:
+    expected = answer(executor, work("alone", PROMPT, greedy(3), BLOCKS), 3)
+    writer, reader = work("w", PROMPT, greedy(3), (21, 22, 23)), work("r", PROMPT, greedy(3), (21, 22, 24))
+    first = step(executor, Chunk(writer, 0, 70, samples=True), Chunk(reader, 64, 6, samples=True))
+    assert first == [expected[0], expected[0]]
+
+
+def test_a_preempted_work_goes_on_as_if_nothing_had_happened(executor: Executor) -> None:
+    expected = answer(executor, work("calm", PROMPT, greedy(6), BLOCKS), 6)
+    preempted = work("moved", PROMPT, greedy(6), ELSEWHERE)
+    before = answer(executor, preempted, 3)
+    answer(executor, work("intruder", OTHER, greedy(1), ELSEWHERE), 1)  # overwrites its blocks
+    preempted.block_ids = list(OTHERS)
+    assert before + answer(executor, preempted, 3) == expected
+
+
+def test_a_seeded_draw_depends_on_its_own_request_only(executor: Executor) -> None:
+    sampling = SamplingParams(4, temperature=1.0, top_p=0.95, seed=11)
+    alone = answer(executor, work("alone", PROMPT, sampling, BLOCKS), 4)
+    crowd = [
+        Chunk(work(f"n{place}", OTHER, SamplingParams(4, seed=place), (30 + place * 2, 31 + place * 2)), 0, 45, True)
+        for place in range(5)
+    ]
+    seeded = work("a", PROMPT, sampling, ELSEWHERE)
+    first = step(executor, *crowd, Chunk(seeded, 0, 70, samples=True))[-1]
+    assert first == alone[0]
+
+
+def test_forgetting_is_allowed_for_any_work_at_any_time(executor: Executor) -> None:
+    never_run = work("never", PROMPT, greedy(2), BLOCKS)
+    executor.forget(never_run)
+    executor.forget(never_run)
