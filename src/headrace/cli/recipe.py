@@ -15,12 +15,17 @@ from headrace.capacity.kv import (
 )
 from headrace.cli.memory import available_bytes
 from headrace.core.errors import BadInput
+from headrace.core.ports import Executor
+from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import SchedulingPolicy, Settings
 from headrace.engine.engine import Engine
+from headrace.executor.graph import KvCacheDtype
 from headrace.executor.models import ModelFiles
 from headrace.executor.paged import PagedExecutor, PagedModel, load
 from headrace.net.engine_process import Built
 from headrace.net.messages import Budget
+
+WARM_UP_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,21 @@ class EngineRecipe:
         kv = _kv_budget(self.flags, model)
         settings = self.flags.settings(kv.num_blocks, model.block_size)
         executor = PagedExecutor(model, kv.num_blocks)
-        budget = Budget(model.weights_bytes, kv.total_bytes, self.flags.kv_cache_dtype)
+        _warm_up(executor, settings)
+        kept_as = KvCacheDtype.F32 if model.kv_cache_dtype is KvCacheDtype.AUTO else model.kv_cache_dtype
+        budget = Budget(model.weights_bytes, kv.total_bytes, kept_as.value)
         return Built(Engine(settings), executor, budget)
+
+
+def _warm_up(executor: Executor, settings: Settings) -> None:
+    """Run one short request through an engine of its own: the first pass of a model costs a second more."""
+    engine = Engine(settings)
+    prompt = tuple(range(min(WARM_UP_TOKENS, settings.max_model_len - 1)))
+    engine.submit(Request("warm-up", prompt, SamplingParams(max_tokens=2, temperature=0.0), 0, 0), 0)
+    while (plan := engine.plan(0)) is not None:
+        engine.finish(plan, executor.run(plan).token_ids, 0)
+    for work in engine.take_ended():
+        executor.forget(work)
 
 
 def _kv_budget(flags: Flags, model: PagedModel) -> KvBudget:

@@ -14,7 +14,8 @@ class SectionedCommand(click.Command):
         self._sections = sections
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        records = {parameter.name: parameter.get_help_record(ctx) for parameter in self.get_params(ctx)}
+        options = (each for each in self.get_params(ctx) if isinstance(each, click.Option))
+        records = {option.name: option.get_help_record(ctx) for option in options}
         sections = {
             title: [record for name in names if (record := records.pop(name))]
             for title, names in self._sections.items()

@@ -111,13 +111,13 @@ class Options(TypedDict):
 @click.option(
     "--enable-chunked-prefill/--no-enable-chunked-prefill",
     default=True,
-    show_default=True,
+    show_default="on",
     help="Whether a prompt may be computed over several steps.",
 )
 @click.option(
     "--enable-prefix-caching/--no-enable-prefix-caching",
     default=True,
-    show_default=True,
+    show_default="on",
     help="Whether prompts that begin alike share KV blocks.",
 )
 @click.option(
@@ -130,7 +130,7 @@ class Options(TypedDict):
 @click.option(
     "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
     default=True,
-    show_default=True,
+    show_default="on",
     help="Admit a request only when blocks for its whole prompt are free.",
 )
 @click.option(
@@ -166,7 +166,7 @@ class Options(TypedDict):
     help="This many blocks, whatever the memory (for testing).",
 )
 def serve(model: str, **options: Unpack[Options]) -> None:
-    r"""Serve MODEL behind an OpenAI-compatible API, with vLLM's scheduling.
+    """Serve MODEL behind an OpenAI-compatible API, with vLLM's scheduling.
 
     MODEL is `smollm2` (built in, fetched once), the path of a .gguf file, or a folder with OpenVINO IR.
     Flags have vLLM's names and defaults.
@@ -177,9 +177,9 @@ def serve(model: str, **options: Unpack[Options]) -> None:
       headrace serve smollm2 --max-num-batched-tokens 256 --long-prefill-token-threshold 192
 
     \b
-      curl -N http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \
-        -d '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'
-    """
+      curl -N localhost:8000/v1/chat/completions -d
+        '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'
+    """  # noqa: D301 - click looks for the character itself, not for a backslash
     with bind(options["host"], options["port"]) as listener:
         files = locate(model)
         flags = decide(options, files.max_model_len)
@@ -237,7 +237,7 @@ def announcement(name: str, serving: Serving) -> str:
         (
             "KV cache",
             f"{budget.kv_cache_bytes / MIB:,.0f} MiB",
-            f"{budget.kv_cache_dtype}, taken as it fills",
+            f"kept as {budget.kv_cache_dtype}; memory is taken as it fills",
         ),
         (
             "",
