@@ -5,11 +5,12 @@ import contextlib
 import platform
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace import __version__
 from headrace.core.errors import BadInput
+from headrace.core.exchange import Arrival
 from headrace.core.measurement import Measurement
 from headrace.core.ports import Overrides
 from headrace.core.timeline import Failure, Timeline
@@ -50,13 +51,14 @@ def measure(
     on_event: Callable[[Event], None] | None = None,
 ) -> Measurement:
     """Send `workload` to `target` and wait for the answers. Raises `Interrupted` on Ctrl-C."""
-    if not workload.arrivals():
+    arrivals = workload.arrivals()
+    if not arrivals:
         raise BadInput(
             f"by chance, nothing is due within {workload.duration_s:g} s: {workload.describe()}",
             "let it run longer, raise a rate, or take another seed",
         )
     stop = asyncio.Event()
-    results = asyncio.run(_run(target, workload, timeout_s, on_event, stop))
+    results = asyncio.run(_run(target, arrivals, timeout_s, on_event, stop))
     measurement = Measurement(
         target=target.name or target.url,
         model=target.model,
@@ -74,12 +76,11 @@ def measure(
 
 async def _run(
     target: Target,
-    workload: MixedWorkload,
+    arrivals: Sequence[Arrival],
     timeout_s: float,
     on_event: Callable[[Event], None] | None,
     stop: asyncio.Event,
 ) -> tuple[Timeline | Failure, ...]:
-    arrivals = workload.arrivals()
     loop = asyncio.get_running_loop()
     clock = _stopwatch()
     # A handler of our own, because what was measured until Ctrl-C is still wanted.

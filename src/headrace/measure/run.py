@@ -100,14 +100,14 @@ class _Run:
         return False
 
     async def _send(self, number: int, arrival: Arrival) -> None:
-        self._record(number, await self._outcome(arrival))
+        outcome = await self._outcome(arrival)
+        # What comes only because we let go of it has come too late to count.
+        self._record(number, self._given_up(arrival) if self._is_over else outcome)
 
     async def _outcome(self, arrival: Arrival) -> Timeline | Failure:
         try:
             return _result(arrival, await self._sender.send(arrival.ask))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others' run goes on
-            if self._is_over:
-                return self._given_up(arrival)
             reason = f"our own client failed: {type(error).__name__}: {error}"
             return _failure(arrival, Broken(self._clock(), FailureKind.CLIENT_ERROR, reason))
 

@@ -79,7 +79,7 @@ class Transcript:
         self._pieces: list[Piece] = []
         self._usage: _Usage | None = None
         self._finish_reason: str | None = None
-        self._heard_anything = False
+        self._announcement: Piece | None = None  # a first event that shows nothing but a role
         self.has_ended = False
         """`[DONE]` has come: there is nothing more to listen to."""
 
@@ -109,10 +109,11 @@ class Transcript:
 
     def _hear_choice(self, choice: _Choice, at: float) -> None:
         chars = choice.delta.num_chars if choice.delta else 0
-        announces_role = not self._heard_anything and chars == 0 and choice.finish_reason is None
-        self._heard_anything = True
-        if not announces_role:
-            self._pieces.append(Piece(at, chars))
+        piece = Piece(at, chars)
+        if not self._pieces and not self._announcement and not chars and not choice.finish_reason:
+            self._announcement = piece
+        else:
+            self._pieces.append(piece)
         events, asked = len(self._pieces), self._ask.max_tokens
         if events > 64 + 16 * asked:  # far more than any way to cut up an answer
             raise StreamBroke(
@@ -129,7 +130,12 @@ class Transcript:
         if self._finish_reason in GAVE_UP:
             raise StreamBroke(FailureKind.CUT, f'the server ended it with "{self._finish_reason}"')
         usage = self._usage
-        token_at = token_times(self._pieces, usage.completion_tokens if usage else None)
+        bill_s = _read_bill(usage.headrace_bill) if usage and usage.headrace_bill else None
+        pieces = self._pieces
+        if bill_s is not None and self._announcement is not None:
+            # Headrace sends no event without a token: this one held back half a character.
+            pieces = [self._announcement, *pieces]
+        token_at = token_times(pieces, usage.completion_tokens if usage else None)
         if not token_at:
             raise StreamBroke(FailureKind.EMPTY, "the stream ended properly, without a token")
         details = usage.prompt_tokens_details if usage else None
@@ -139,7 +145,7 @@ class Transcript:
             finish_reason=self._finish_reason or UNSTATED,
             prompt_tokens=usage.prompt_tokens if usage else self._ask.num_prompt_words,
             cached_tokens=(details.cached_tokens or 0) if details else 0,
-            bill_s=_read_bill(usage.headrace_bill) if usage and usage.headrace_bill else None,
+            bill_s=bill_s,
         )
 
 
@@ -156,10 +162,12 @@ def error_message(body: bytes) -> str:
 
 
 def shorten(text: str | bytes, most_chars: int = 200) -> str:
-    """One line of bounded length: a whole HTML page is nobody's error message."""
+    """One line of bounded length: a whole HTML page is nobody's error message, and what a server
+    sends must not steer our terminal.
+    """
     if isinstance(text, bytes):
         text = text[: 4 * most_chars].decode(errors="replace")
-    line = " ".join(text.split())
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= most_chars else line[: most_chars - 1] + "…"
 
 

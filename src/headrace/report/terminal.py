@@ -125,7 +125,7 @@ def _rates(summaries: list[ClassSummary]) -> Table:
     table = _table("class", "requests", "failed", "answers/s", "output tokens/s")
     for summary in summaries:
         table.add_row(
-            summary.request_class,
+            Text(summary.request_class),
             str(summary.requests),
             Text(str(summary.failed), style="red" if summary.failed else ""),
             f"{summary.throughput_rps:.2f}",
@@ -143,12 +143,12 @@ def _latencies(summaries: list[ClassSummary]) -> Table:
             "TPOT": summary.tpot_s,
             "E2E": summary.e2e_s,
         }
-        name = summary.request_class
+        name = Text(summary.request_class)
         for label, latency in latencies.items():
             if latency is not None:
                 values = (latency.mean, latency.p50, latency.p95, latency.p99)
                 table.add_row(name, label, *map(seconds, values))
-                name = ""
+                name = Text()
         table.add_section()
     return table
 

@@ -1,0 +1,163 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.cli.main import main
+from headrace.measure import record
+from tests.net.awkward import Exchange, answer_well, awkward_server
+from tests.net.serving import MODEL, running, service
+
+QUICK = (
+    *("--short-rps", "60", "--long-rps", "10", "--duration", "0.3", "--seed", "1", "--timeout", "10"),
+    *("--short-prompt", "4-8", "--long-prompt", "30-60", "--output-tokens", "3"),
+)
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["bench", *arguments])
+
+
+async def refuse(exchange: Exchange) -> None:
+    await exchange.json("429 Too Many Requests", {"error": {"message": "slow down"}})
+
+
+def test_bench_prints_tables_keeps_a_record_and_ends_with_json(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with awkward_server(answer_well) as url:
+        result = bench(url, *QUICK, "--output", str(path), "--json")
+
+    assert result.exit_code == 0, result.output
+    assert "TTFT" in result.stdout
+    said = json.loads(result.stdout.splitlines()[-1])
+    run = record.read(path)
+    assert said["classes"]["all"]["requests"] == len(run.results) > 5
+    assert said["classes"]["all"]["failed"] == 0
+    assert said["seed"] == run.seed == 1
+    assert {len(timeline.token_at) for timeline in run.timelines} == {3}
+    assert (run.model, run.target) == ("awkward", url)
+
+
+def test_the_same_seed_sends_the_same_and_no_seed_something_new() -> None:
+    sent = list[list[str]]()
+
+    async def note(exchange: Exchange) -> None:
+        sent[-1].append(exchange.body["messages"][0]["content"])
+        await answer_well(exchange)
+
+    without_seed = [word for word in QUICK if word not in ("--seed", "1")]
+    with awkward_server(note) as url:
+        for arguments in (QUICK, QUICK, without_seed):
+            sent.append([])
+            assert bench(url, *arguments).exit_code == 0
+
+    first, again, other = (sorted(prompts) for prompts in sent)
+    assert first == again
+    assert not set(first) & set(other)
+
+
+def test_when_every_request_failed_the_exit_code_is_1_and_the_reason_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with awkward_server(refuse) as url:
+        result = bench(url, *QUICK, "--output", str(path))
+
+    assert result.exit_code == 1
+    assert "refused: 429 Too Many Requests: slow down" in result.stdout
+    assert len(record.read(path).failures) > 5
+
+
+def test_a_server_that_stalls_is_in_every_latency_in_full(tmp_path: Path) -> None:
+    """Also in those of the requests that were due while it stalled: no coordinated omission."""
+    path, stall_s = tmp_path / "run.jsonl", 0.2
+    stalled = list[asyncio.Task[None]]()
+
+    async def stall_from_the_first(exchange: Exchange) -> None:
+        if not stalled:
+            stalled.append(asyncio.create_task(asyncio.sleep(stall_s)))
+        await asyncio.shield(stalled[0])
+        await answer_well(exchange)
+
+    with awkward_server(stall_from_the_first) as url:
+        assert bench(url, *QUICK, "--output", str(path)).exit_code == 0
+
+    timelines = record.read(path).timelines
+    end_of_stall_at = timelines[0].sent_at + stall_s
+    during = [timeline for timeline in timelines if timeline.due_at < end_of_stall_at]
+    assert len(during) > 5
+    assert all(timeline.ttft_s >= end_of_stall_at - timeline.due_at for timeline in during)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("ftp://h",), "only http and https"),
+        (("localhost:port",), "no address of a server"),
+        (("h:1", "--short-rps", "-1"), "short_rps is -1.0"),
+        (("h:1", "--short-rps", "nan"), "short_rps is nan"),
+        (("h:1", "--duration", "0"), "nothing would be sent"),
+        (("h:1", "--timeout", "0"), "--timeout is 0 s"),
+        (("h:1", "--short-prompt", "a-b"), "'a-b' is neither a number of tokens"),
+        (("h:1", "--short-prompt", "90-30"), "90 to 30"),
+        (("h:1", "--output", "/no/such/folder/run.jsonl"), "there is no folder /no/such/folder"),
+        (("h:1", "--duration", "soon"), "'soon' is not a valid float"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_sent(arguments: tuple[str, ...], complaint: str) -> None:
+    result = bench(*arguments)
+
+    assert result.exit_code == 2, result.output
+    assert complaint in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_without_a_server_it_says_so_and_ends_with_1() -> None:
+    result = bench("127.0.0.1:1")
+
+    assert result.exit_code == 1
+    assert "Connection refused" in result.stderr
+    assert "try: is a server running there?" in result.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_shows_and_keeps_what_was_measured_until_then(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    pids = list[int]()
+
+    async def interrupt_at_the_third(exchange: Exchange) -> None:
+        count[0] += 1
+        if count[0] == 3:
+            os.kill(pids[0], signal.SIGINT)
+        await answer_well(exchange)
+
+    count = [0]
+    with awkward_server(interrupt_at_the_third) as url:
+        command = [sys.executable, "-m", "headrace", "bench", url, *QUICK, "--duration", "60"]
+        with subprocess.Popen(
+            [*command, "--output", str(path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            pids.append(process.pid)
+            stdout, _ = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert "TTFT" in stdout
+    assert 3 <= len(record.read(path).results) < 100
+
+
+@pytest.mark.slow
+def test_our_own_server_tells_where_the_time_of_the_slow_requests_went() -> None:
+    with running(service()) as server:
+        result = bench(server.url, *QUICK, "--json")
+
+    assert result.exit_code == 0, result.output
+    assert "Where the slow short requests' TTFT went" in result.stdout
+    said = json.loads(result.stdout.splitlines()[-1])
+    assert (said["model"], said["failures"]) == (MODEL, {})
+    assert said["classes"]["short"]["ttft_s"]["count"] == said["classes"]["short"]["requests"]
+    for name in ("short", "long"):
+        assert 0 < sum(said["slow_bill_s"][name].values()) <= said["classes"][name]["ttft_s"]["p99"] * 1.01

@@ -1,0 +1,125 @@
+import io
+import json
+
+import pytest
+from hypothesis import given
+from rich.console import Console
+
+from headrace.core.bill import CAUSES, Cause
+from headrace.core.exchange import Arrival, Ask
+from headrace.core.measurement import Measurement
+from headrace.core.timeline import FailureKind, Timeline
+from headrace.report.as_json import measurement_json
+from headrace.report.progress import Progress
+from headrace.report.terminal import print_measurement
+from tests.measure.samples import failure, measurement, measurements, timeline
+
+BILL = dict.fromkeys(CAUSES, 0.0) | {Cause.SHARED_STEPS: 1.0, Cause.TOKENS: 0.5}
+
+
+def printed(run: Measurement) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    print_measurement(run, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def line_with(text: str, *words: str) -> str:
+    return next(line for line in text.splitlines() if all(word in line for word in words))
+
+
+def test_every_class_shows_its_latencies_and_rates() -> None:
+    shown = printed(measurement(timeline(0.5, "short", (0.1, 0.1)), timeline(3.0, "long", (0.2,))))
+
+    assert line_with(shown, "short", "0.10").split() == ["short", "1", "0", "0.10", "0.3"]
+    assert line_with(shown, "long", "TTFT").split("  ")[-1].strip() == "3.00 s"
+    assert line_with(shown, "short", "TTFT").count("500 ms") == 4
+    assert "from when a request was due" in shown
+
+
+def test_one_class_alone_is_not_shown_twice() -> None:
+    assert "all " not in printed(measurement(timeline(0.5)))
+
+
+def test_failures_are_told_by_kind_with_an_example() -> None:
+    shown = printed(
+        measurement(
+            timeline(0.5),
+            failure(FailureKind.REFUSED, reason="429: slow down"),
+            failure(FailureKind.REFUSED, reason="429: slow down"),
+            failure(FailureKind.TIMED_OUT, reason="not finished"),
+        )
+    )
+
+    assert "3 of 4 failed" in shown
+    assert "2 refused: 429: slow down" in shown
+    assert "1 timed out: not finished" in shown
+
+
+def test_the_bill_of_the_slow_says_which_budget_and_how_much() -> None:
+    shown = printed(measurement(timeline(2.0, bill_s=BILL)))
+
+    assert "Where the slow short requests' TTFT went: 1 from P95 on, mean 2.00 s" in shown
+    assert line_with(shown, "others' part").split("█")[0].split()[-3:] == ["1.00", "s", "50%"]
+    assert "max_num_batched_tokens" in line_with(shown, "queued: steps were full")
+    assert "500 ms" in line_with(shown, "outside the server")
+
+
+def test_a_client_that_fell_behind_says_so() -> None:
+    late = Timeline("r", "short", 40, 0.0, 0.5, (1.0,), "length")
+
+    assert "This client was a bottleneck" in printed(measurement(late))
+    assert "bottleneck" not in printed(measurement(timeline(1.0)))
+
+
+def test_answers_that_ended_early_and_cached_prompts_are_pointed_out() -> None:
+    early = Timeline("r", "short", 40, 0.0, 0.0, (1.0,), "stop", cached_tokens=32)
+
+    shown = printed(measurement(early))
+
+    assert "1 answers ended before the length asked for" in shown
+    assert "80% of the prompt tokens came from the server's prefix cache" in shown
+
+
+def test_a_run_in_which_nothing_was_answered_can_be_shown() -> None:
+    assert "1 of 1 failed" in printed(measurement(failure()))
+    assert printed(measurement())
+
+
+@pytest.mark.slow
+@given(measurements.filter(lambda run: all(r.request_class != "all" for r in run.results)))
+def test_any_measurement_can_be_shown_and_said_in_json(run: Measurement) -> None:
+    printed(run)
+    json.dumps(measurement_json(run), allow_nan=False)
+
+
+def test_a_program_finds_what_the_tables_show() -> None:
+    said = measurement_json(measurement(timeline(0.5, bill_s=BILL), failure(FailureKind.CUT)))
+
+    assert said["classes"]["short"]["ttft_s"]["p95"] == 0.5
+    assert said["classes"]["all"]["failed"] == 1
+    assert said["failures"] == {"cut": 1}
+    assert said["slow_bill_s"]["short"]["shared_steps"] == 1.0
+
+
+def test_progress_is_a_line_now_and_then_where_there_is_no_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    ask = Ask("r", "short", "a prompt", 1)
+
+    with Progress(console, num_requests=3) as progress:
+        for due_at in (1.0, 11.0, 12.0):
+            progress.on_event(Arrival(due_at, ask))
+            progress.on_event(timeline(0.25, due_at=due_at) if due_at < 12 else failure())
+
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == ["11 s: 1 of 3 done, 1 in flight, recent TTFT 250 ms"]
+
+
+def test_progress_moves_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+
+    with Progress(console, num_requests=1) as progress:
+        progress.on_event(failure())
+
+    assert isinstance(console.file, io.StringIO)
+    assert "1 failed" in console.file.getvalue()
