@@ -45,6 +45,8 @@ def slow_bill(measurement: Measurement, target_class: str) -> dict[Cause, float]
     ]
     if not billed:
         return None
-    bound = float(np.quantile([ttft for ttft, _ in billed], SLOW_QUANTILE))
+    ttfts = [ttft for ttft, _ in billed]
+    # Interpolation may round the bound a hair above the largest: the slowest always belongs.
+    bound = min(float(np.quantile(ttfts, SLOW_QUANTILE)), max(ttfts))
     slow = [bill for ttft, bill in billed if ttft >= bound]
     return {cause: sum(bill.get(cause, 0.0) for bill in slow) / len(slow) for cause in CAUSES}

@@ -1,0 +1,132 @@
+"""`headrace tune`: the settings under which short requests wait least, proven on a real server."""
+
+import re
+import signal
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypedDict, Unpack
+
+import click
+from rich.console import Console
+
+from headrace.cli.tuning import Plan, tune_embedded
+from headrace.core.errors import BadInput
+from headrace.executor.models import locate
+from headrace.report.tune import tune_text
+from headrace.report.tuned import tune_json
+
+EXIT_INTERRUPTED = 130
+LEAST_BUDGET_S = 60.0
+LAST_WORDS_S = 5.0
+"""Of the budget, kept for stopping the last server and for the report."""
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+
+
+class Duration(click.ParamType[float]):
+    """`6m`, `90s`, `1h30m`; a bare number is seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = _DURATION.fullmatch(str(value).strip().lower())
+        if match is None or not any(match.groups()):
+            self.fail(f"{value!r} is no duration; write 6m, 90s or 1h30m", param, ctx)
+        hours, minutes, rest = (int(group or 0) for group in match.groups())
+        return 3600.0 * hours + 60.0 * minutes + rest
+
+
+class Options(TypedDict):
+    """What the command line says beside the model's name."""
+
+    budget: float
+    max_trials: int | None
+    short_rps: float | None
+    long_rps: float | None
+    seed: int
+    output_dir: Path | None
+    as_json: bool
+
+
+@click.command()
+@click.argument("model", default="smollm2")
+@click.option(
+    "--budget", type=Duration(), default="6m", show_default=True, help="Time to spend, as 6m, 90s or 1h30m."
+)
+@click.option("--max-trials", type=click.IntRange(min=1), help="Most runs, the baseline's included.")
+@click.option("--short-rps", type=float, help="Short chats a second.  [default: fitted to this machine]")
+@click.option("--long-rps", type=float, help="Long documents a second.  [default: fitted to this machine]")
+@click.option("--seed", default=0, show_default=True, help="First seed considered for the timetable.")
+@click.option(
+    "--output-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep the record of every run there.  [default: none are kept]",
+)
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object on a line of its own.")
+def tune(model: str, **options: Unpack[Options]) -> None:
+    r"""Find settings under which short requests to MODEL get their first token sooner.
+
+    Serves MODEL on this machine under mixed traffic, short chats among long documents. Measures
+    the starting settings, tries others for real, and repeats the best and the start in turns.
+    Recommends a change only if its gain is beyond the noise of those repeats; says what it costs.
+
+    \b
+    Examples:
+      headrace tune
+      headrace tune smollm2 --budget 15m --output-dir runs
+      headrace tune ~/models/qwen3-0.6b.gguf --short-rps 2 --long-rps 0.1 --json
+    """
+    began = time.monotonic()
+    budget_s = options["budget"]
+    if budget_s < LEAST_BUDGET_S:
+        raise BadInput(
+            f"a budget of {budget_s:g} s is too short: servers must start and requests be sent",
+            f"give at least {LEAST_BUDGET_S:g}s; the default is 6m",
+        )
+    output_dir = options["output_dir"]
+    if output_dir is not None:
+        _make(output_dir)
+    with _terminated_like_interrupted():
+        files = locate(model)
+        plan = Plan(
+            model=model,
+            max_model_len=files.max_model_len,
+            ends_at=began + budget_s - LAST_WORDS_S,
+            max_trials=options["max_trials"],
+            short_rps=options["short_rps"],
+            long_rps=options["long_rps"],
+            seed=options["seed"],
+            output_dir=output_dir,
+        )
+        tuned, interrupted = tune_embedded(plan, Console(stderr=True))
+    click.echo(f"\n{tune_text(tuned)}")
+    if options["as_json"]:
+        click.echo(f"\n{tune_json(tuned)}")
+    if interrupted:
+        raise SystemExit(EXIT_INTERRUPTED)
+
+
+def _make(folder: Path) -> None:
+    """Before minutes are spent on what could not be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--output-dir {folder} cannot be made: {error.strerror}") from error
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Generator[None, None, None]:
+    """SIGTERM does what Ctrl-C does, so that it stops the server and reports too."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

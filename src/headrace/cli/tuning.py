@@ -1,0 +1,262 @@
+"""One tuning of the embedded engine: servers, traffic, measurements and the search put together.
+
+    Plan -> tune_embedded -> Tuned
+      first server: probe -> rates, duration -> timetable
+      search <- judge(overrides): start a server, warm it up, send the timetable, stop it
+
+Whatever ends it (the budget, Ctrl-C, a failure), the server that is running is stopped.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from headrace.cli.measuring import Target, measure
+from headrace.core.errors import BadInput, TargetFailed
+from headrace.core.exchange import Answer, Ask, Broken
+from headrace.core.measurement import Measurement
+from headrace.core.ports import Overrides
+from headrace.core.settings import Settings
+from headrace.core.trial import NoResult, Trial
+from headrace.measure import record
+from headrace.measure.run import Event
+from headrace.measure.summary import ALL, summarise
+from headrace.net.client import HttpSender, served_models
+from headrace.report.progress import Progress
+from headrace.report.tune import settings_words
+from headrace.report.tuned import Tuned, p95_ttft_s
+from headrace.report.units import seconds
+from headrace.targets.embedded import EmbeddedServer
+from headrace.tune.candidates import Start
+from headrace.tune.search import REPEATS, Budget, conclude, search
+from headrace.tune.traffic import Probe, fit, plan_runs, typical
+from headrace.workload.mixed import LONG, SHORT, MixedWorkload
+
+TIMEOUT_S = 60.0
+"""Of one request. Longer than any answer takes below the knee, short enough not to eat the budget."""
+DRAIN_S = 4.0
+"""What the last answers of a run take, roughly."""
+PROBE_SEED = 1_000_003
+"""Far from the timetables' seeds: no prompt of theirs may be known to a prefix cache."""
+PROBE_TOKENS = 1500
+WARM_UP_TOKENS = 300
+NUM_PROBE_SHORT = 8
+ANSWER_TOKENS = (12, 24)
+"""Brief: a run shall hold enough requests for a P95 of the first token."""
+LEAST_MODEL_LEN = 2200
+"""A context in which the probe, the shortest documents and their answers have room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was asked for."""
+
+    model: str
+    max_model_len: int
+    ends_at: float
+    """On `time.monotonic`."""
+    max_trials: int | None = None
+    short_rps: float | None = None
+    """None: fitted to the machine."""
+    long_rps: float | None = None
+    seed: int = 0
+    output_dir: Path | None = None
+    program: Sequence[str] = (sys.executable, "-m", "headrace")
+
+
+def tune_embedded(plan: Plan, console: Console) -> tuple[Tuned, bool]:
+    """Search, and say whether it was interrupted; then the outcome is of the trials until then."""
+    if plan.max_model_len < LEAST_MODEL_LEN:
+        raise BadInput(
+            f"the model's context of {plan.max_model_len} tokens has no room for documents beside chats",
+            f"tune with a model of at least {LEAST_MODEL_LEN} tokens",
+        )
+    start = starting_levers(plan.max_model_len)
+    teller = Teller(console, plan.ends_at)
+    interrupted = False
+    try:
+        workload = fitted_workload(plan, teller)
+        judge = EmbeddedJudge(plan, workload, start.levers(), console)
+        budget = Budget(plan.ends_at, plan.max_trials)
+        outcome = search(judge, start, budget, time.monotonic, teller, target_class=SHORT)
+    except KeyboardInterrupt:
+        teller.say("interrupted; this is what was learned until now")
+        outcome, interrupted = conclude(teller.trials, SHORT), True
+    return Tuned(outcome, start.levers(), plan.model, SHORT), interrupted
+
+
+def starting_levers(max_model_len: int) -> Start:
+    """The embedded engine's defaults, which are vLLM's."""
+    defaults = Settings(max_model_len=max_model_len, num_gpu_blocks=2)
+    return Start(
+        max_num_batched_tokens=defaults.max_num_batched_tokens,
+        max_num_seqs=defaults.max_num_seqs,
+        long_prefill_token_threshold=defaults.long_prefill_token_threshold,
+        max_model_len=max_model_len,
+    )
+
+
+# --- traffic -----------------------------------------------------------------------------------
+
+
+def fitted_workload(plan: Plan, teller: "Teller") -> MixedWorkload:
+    """Look how fast the machine is, and choose a load and a length of runs that fit it and the budget."""
+    began = time.monotonic()
+    teller.say(f"starting {plan.model} to see how fast this machine is")
+    with EmbeddedServer(plan.model, {}, program=plan.program) as server:
+        target = _target(server)
+        warm_up(target)
+        around_s = time.monotonic() - began + DRAIN_S
+        probe = look(target)
+    load = fit(probe, plan.max_model_len * 3 // 5)
+    workload = typical(
+        MixedWorkload(
+            short_rps=load.short_rps if plan.short_rps is None else plan.short_rps,
+            long_rps=load.long_rps if plan.long_rps is None else plan.long_rps,
+            short_output_tokens=ANSWER_TOKENS,
+            long_prompt_tokens=(load.document_tokens * 3 // 4, load.document_tokens * 5 // 4),
+            long_output_tokens=ANSWER_TOKENS,
+            duration_s=plan_runs(plan.ends_at - time.monotonic(), around_s, 2 * REPEATS, plan.max_trials),
+            seed=plan.seed,
+        )
+    )
+    teller.say(
+        f"{probe.document_tokens / probe.document_s:.0f} prompt tokens a second, a short request in "
+        f"{seconds(probe.short_each_s)}; so every run sends {workload.describe()}"
+    )
+    return workload
+
+
+def warm_up(target: Target) -> None:
+    """Let the server meet each kind of request once, as the first of a kind is slow."""
+    ask_together(target, [*_asks(SHORT, 2, PROBE_SEED + 1), *_asks(LONG, 1, PROBE_SEED + 1, WARM_UP_TOKENS)])
+
+
+def look(target: Target) -> Probe:
+    (document,) = ask_together(target, _asks(LONG, 1, PROBE_SEED, PROBE_TOKENS))
+    short = ask_together(target, _asks(SHORT, NUM_PROBE_SHORT, PROBE_SEED))
+    together_s = max(each.token_at[-1] for each in short) - min(each.sent_at for each in short)
+    return Probe(document.prompt_tokens, document.token_at[0] - document.sent_at, together_s / len(short))
+
+
+def _target(server: EmbeddedServer, settings: Overrides | None = None) -> Target:
+    return Target(server.url, asyncio.run(served_models(server.url))[0], server.command, settings)
+
+
+def ask_together(target: Target, asks: Sequence[Ask]) -> list[Answer]:
+    """All answers, or `TargetFailed` with the reason of the first that did not come."""
+    answers = asyncio.run(_ask_together(target, asks))
+    for answer in answers:
+        if not isinstance(answer, Answer):
+            raise TargetFailed(f"the server does not answer while nothing else is sent: {answer.reason}")
+    return [answer for answer in answers if isinstance(answer, Answer)]
+
+
+async def _ask_together(target: Target, asks: Sequence[Ask]) -> list[Answer | Broken]:
+    async with HttpSender(target.url, target.model, clock=time.monotonic, timeout_s=TIMEOUT_S) as sender:
+        return await asyncio.gather(*(sender.send(ask) for ask in asks))
+
+
+def _asks(name: str, count: int, seed: int, long_tokens: int = 2) -> list[Ask]:
+    """The first requests of a class of some timetable, which is none that is measured."""
+    workload = MixedWorkload(
+        short_rps=count if name == SHORT else 0.0,
+        long_rps=count if name == LONG else 0.0,
+        long_prompt_tokens=(long_tokens, long_tokens),
+        short_output_tokens=ANSWER_TOKENS,
+        long_output_tokens=ANSWER_TOKENS,
+        duration_s=60.0,
+        seed=seed,
+    )
+    return [arrival.ask for arrival in workload.arrivals()[:count]]
+
+
+# --- judging -----------------------------------------------------------------------------------
+
+
+class EmbeddedJudge:
+    """Measures one choice of settings on a server of its own."""
+
+    def __init__(self, plan: Plan, workload: MixedWorkload, start: Overrides, console: Console) -> None:
+        self._plan = plan
+        self._workload = workload
+        self._start = start
+        self._console = console
+        self._runs = 0
+
+    def __call__(self, overrides: Overrides) -> Measurement:
+        plan = self._plan
+        self._runs += 1
+        with EmbeddedServer(plan.model, overrides, program=plan.program) as server:
+            target = _target(server, self._start | overrides)
+            warm_up(target)
+            measurement = self._measure(target, server)
+        if plan.output_dir is not None:
+            record.write(measurement, plan.output_dir / f"run-{self._runs:02}.jsonl")
+        return measurement
+
+    def _measure(self, target: Target, server: EmbeddedServer) -> Measurement:
+        num_requests = len(self._workload.arrivals())
+        with Progress(self._console, num_requests) as progress:
+            watched = _while_alive(server, progress.on_event if self._console.is_terminal else None)
+            measurement = measure(target, self._workload, timeout_s=TIMEOUT_S, on_event=watched)
+        server.check_alive()
+        return measurement
+
+
+def _while_alive(server: EmbeddedServer, tell: Callable[[Event], None] | None) -> Callable[[Event], None]:
+    """Ends a run whose server is gone, instead of sending it the rest of the timetable."""
+
+    def on_event(event: Event) -> None:
+        server.check_alive()
+        if tell is not None:
+            tell(event)
+
+    return on_event
+
+
+@dataclass(slots=True)
+class Teller:
+    """Tells a person what is being tried, and keeps the trials should the search be cut short."""
+
+    console: Console
+    ends_at: float
+    began: float = field(default_factory=time.monotonic)
+    trials: list[Trial] = field(default_factory=list[Trial])
+
+    def say(self, what: str) -> None:
+        self.console.print(
+            f"{_clock(time.monotonic() - self.began)}  {what}", highlight=False, soft_wrap=True
+        )
+
+    def starting(self, overrides: Overrides, number: int, of: int | None) -> None:
+        left = _clock(self.ends_at - time.monotonic())
+        which = f"run {number}" if of is None else f"run {number} of {of}"
+        self.say(f"{which}, {left} left: {settings_words(overrides)}")
+
+    def ended(self, trial: Trial) -> None:
+        self.trials.append(trial)
+        self.say(f"  {_in_brief(trial)}")
+
+
+def _in_brief(trial: Trial) -> str:
+    if isinstance(trial.result, NoResult):
+        return f"no result: {trial.result.cause}"
+    classes = summarise(trial.result)
+    parts = [
+        f"{name} P95 TTFT {seconds(p95)}" for name in (SHORT, LONG) if (p95 := p95_ttft_s(classes, name))
+    ]
+    parts.append(f"{classes[ALL].throughput_rps:.2f} req/s")
+    if classes[ALL].failed:
+        parts.append(f"{classes[ALL].failed} failed")
+    return ", ".join(parts)
+
+
+def _clock(amount_s: float) -> str:
+    minutes, rest = divmod(int(max(0.0, amount_s)), 60)
+    return f"{minutes}:{rest:02}"
