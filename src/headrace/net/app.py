@@ -125,10 +125,10 @@ async def read_body(headers: Headers, receive: Receive, most_bytes: int) -> byte
     What is too large is still read (up to a bound) and thrown away: a connection closed with
     unread bytes in it takes our answer along.
     """
+    announced = int(headers.get("content-length", "0"))
     parts: list[bytes] = []
-    size = 0
-    more = int(headers.get("content-length", "0")) <= MOST_DISCARDED_BYTES
-    while more and size <= MOST_DISCARDED_BYTES:
+    size, more = 0, True
+    while more and max(size, announced) <= MOST_DISCARDED_BYTES:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -136,12 +136,10 @@ async def read_body(headers: Headers, receive: Receive, most_bytes: int) -> byte
         size += len(part)
         if size <= most_bytes:
             parts.append(part)
-        else:
-            parts.clear()
         more = message.get("more_body", False)
     if more or size > most_bytes:
         raise BodyTooLarge(
-            f"the body has more than {most_bytes} bytes, which no prompt that fits needs",
+            f"the body has more than {most_bytes} bytes, and no prompt that fits needs so many",
             "shorten the prompt",
         )
     return b"".join(parts)

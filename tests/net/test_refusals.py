@@ -1,0 +1,198 @@
+"""What is wrong is refused with the reason, in OpenAI's shape, and nothing is left behind."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import BadInput
+from headrace.net.wire import read_chat, read_completion
+from tests.net.http import Answer, connected, get, post, posted, read_answer
+from tests.net.scripted import SETTINGS
+from tests.net.serving import RunningServer
+
+CHAT = "/v1/chat/completions"
+COMPLETION = "/v1/completions"
+USER = [{"role": "user", "content": "Hello"}]
+
+
+def assert_refused(answer: Answer, status: int = 400) -> None:
+    assert answer.status == status, answer.body
+    error = answer.json["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == status
+    assert error["message"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe\x00",
+        b'{"messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "user", "content": "hi"}], "temperature": NaN}',
+        b'{"messages": [{"role": "user", "content": "hi"}], "temperature": 1e999}',
+        b'{"messages": [{"role": "user", "content": "hi"}], "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=lambda raw: repr(raw[:30]),
+)
+def test_a_body_that_is_no_request_is_refused(server: RunningServer, raw: bytes) -> None:
+    assert_refused(post(server.port, CHAT, raw))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", "warm"),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 1.5),
+        ("max_tokens", 10**40),
+        ("max_completion_tokens", 0),
+        ("min_tokens", -1),
+        ("min_tokens", 10**40),
+        ("seed", 2**63),
+        ("seed", "seven"),
+        ("stop", ""),
+        ("stop", ["a"] * 65),
+        ("stop", "a" * 1025),
+        ("stop", [1]),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [2**70]),
+        ("priority", 2**80),
+        ("cache_salt", ""),
+        ("n", 2),
+        ("best_of", 2),
+        ("logprobs", True),
+        ("presence_penalty", 0.5),
+        ("repetition_penalty", 1.1),
+        ("logit_bias", {"5": 1}),
+        ("tools", [{"type": "function"}]),
+        ("response_format", {"type": "json_object"}),
+        ("stream", "yes"),
+        ("model", 7),
+        ("stream_options", {"include_usage": True}),
+        ("messages", []),
+        ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]),
+        ("messages", [{"content": "hi"}]),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_name(server: RunningServer, field: str, value: Any) -> None:
+    answer = post(server.port, CHAT, {"messages": USER, field: value})
+    assert_refused(answer)
+    assert answer.json["error"]["param"].startswith(field.replace("max_completion_tokens", "max_tokens"))
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [], [[]], [257], [-1], [10**30], ["a", "b"], [[1], [2]], [1, "a"], [1.5], None, {}]
+)
+def test_a_prompt_that_cannot_be_is_refused(server: RunningServer, prompt: Any) -> None:
+    assert_refused(post(server.port, COMPLETION, {"prompt": prompt}))
+
+
+def test_neutral_values_and_unknown_fields_are_let_pass(server: RunningServer) -> None:
+    neutral = {
+        **{"n": 1, "logprobs": False, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}},
+        **{"tools": None, "response_format": {"type": "text"}, "user": "me", "no_such_field": {"a": [1]}},
+        **{"temperature": 0, "top_p": 1, "top_k": -1, "seed": -5, "stop": None, "priority": -3},
+    }
+    assert post(server.port, CHAT, {"messages": USER, "max_tokens": 2, **neutral}).status == 200
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+def test_what_can_never_fit_is_refused_with_the_numbers(server: RunningServer, path: str) -> None:
+    long = "x" * 600
+    whole = post(server.port, path, {"messages": [{"role": "user", "content": long}], "prompt": long})
+    assert_refused(whole)
+    assert str(SETTINGS.max_model_len) in whole.error
+    much = post(server.port, path, {"messages": USER, "prompt": "Hello", "max_tokens": 511})
+    assert_refused(much)
+    assert "max_tokens is 511" in much.error
+    assert "512" in much.error
+
+
+def test_a_body_larger_than_any_prompt_is_refused(server: RunningServer) -> None:
+    for size in (1 << 21, 1 << 23):
+        raw = json.dumps({"messages": [{"role": "user", "content": "x" * size}]}).encode()
+        assert_refused(post(server.port, CHAT, raw), 413)
+
+
+def test_a_body_announced_as_enormous_is_refused_unread(server: RunningServer) -> None:
+    with connected(server.port) as connection:
+        connection.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {10**15}\r\n\r\n".encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+def test_paths_and_methods_that_do_not_exist_are_refused(server: RunningServer) -> None:
+    assert_refused(get(server.port, "/v2/chat"), 404)
+    assert_refused(get(server.port, CHAT), 405)
+    assert_refused(post(server.port, "/v1/models", {}), 405)
+
+
+def test_bytes_that_are_no_http_do_no_harm(server: RunningServer) -> None:
+    for raw in (
+        b"\x16\x03\x01" * 100,
+        b"GET\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+    ):
+        with connected(server.port) as connection:
+            connection.sendall(raw)
+            assert read_answer(connection).status == 400
+    assert get(server.port, "/health").status == 200
+
+
+def test_a_body_that_never_ends_holds_up_nobody(server: RunningServer) -> None:
+    with posted(server.port, CHAT, b"", Content_Length="100"):
+        assert post(server.port, CHAT, {"messages": USER, "max_tokens": 1}).status == 200
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    [
+        *(
+            "model",
+            "messages",
+            "prompt",
+            "max_tokens",
+            "max_completion_tokens",
+            "temperature",
+            "top_p",
+            "top_k",
+        ),
+        *("seed", "stop", "stop_token_ids", "min_tokens", "ignore_eos", "priority", "cache_salt", "stream"),
+        *("stream_options", "n", "logprobs", "logit_bias", "response_format", "tools", "suffix"),
+    ]
+)
+
+
+@given(st.dictionaries(FIELDS, JSON, max_size=6))
+def test_any_json_is_either_understood_or_refused(fields: dict[str, Any]) -> None:
+    """Through the reader only: it must never raise anything else."""
+    for read, needed in ((read_chat, {"messages": USER}), (read_completion, {"prompt": "a"})):
+        try:
+            asked = read(json.dumps({**needed, **fields}).encode())
+        except BadInput:
+            continue
+        assert asked.max_tokens is None or asked.max_tokens >= 1
+        assert asked.temperature >= 0
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_either_understood_or_refused(raw: bytes) -> None:
+    with pytest.raises(BadInput):
+        read_chat(raw)
