@@ -99,7 +99,7 @@ def test_usage_comes_in_a_last_event_when_asked_for(server: RunningServer) -> No
 def test_the_bill_is_shown_to_those_who_ask_and_names_the_whole_wait(
     server: RunningServer, stream: bool
 ) -> None:
-    body = {"messages": HELLO, "max_tokens": 2, "stream": stream}
+    body: dict[str, Any] = {"messages": HELLO, "max_tokens": 2, "stream": stream}
     if stream:
         body["stream_options"] = {"include_usage": True}
     answer = post(server.port, CHAT, body, X_Headrace_Bill="1")

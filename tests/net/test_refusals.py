@@ -103,9 +103,21 @@ def test_a_prompt_that_cannot_be_is_refused(server: RunningServer, prompt: Any) 
 
 def test_neutral_values_and_unknown_fields_are_let_pass(server: RunningServer) -> None:
     neutral = {
-        **{"n": 1, "logprobs": False, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}},
-        **{"tools": None, "response_format": {"type": "text"}, "user": "me", "no_such_field": {"a": [1]}},
-        **{"temperature": 0, "top_p": 1, "top_k": -1, "seed": -5, "stop": None, "priority": -3},
+        "n": 1,
+        "logprobs": False,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "tools": None,
+        "response_format": {"type": "text"},
+        "user": "me",
+        "no_such_field": {"a": [1]},
+        "temperature": 0,
+        "top_p": 1,
+        "top_k": -1,
+        "seed": -5,
+        "stop": None,
+        "priority": -3,
     }
     assert post(server.port, CHAT, {"messages": USER, "max_tokens": 2, **neutral}).status == 200
 

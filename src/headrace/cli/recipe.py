@@ -101,7 +101,9 @@ def _kv_budget(flags: Flags, model: PagedModel) -> KvBudget:
         )
     if flags.num_gpu_blocks_override is not None:
         return KvBudget(flags.num_gpu_blocks_override, model.block_size, model.kv_bytes_per_block)
-    given = flags.kv_cache_memory_bytes or default_kv_cache_memory_bytes(available_bytes())
+    given = flags.kv_cache_memory_bytes
+    if given is None:
+        given = default_kv_cache_memory_bytes(available_bytes())
     kv = budget_for_bytes(given, model.kv_bytes_per_block, model.block_size)
     if kv.usable_tokens < flags.max_model_len:
         blocks = blocks_for_tokens(flags.max_model_len, model.block_size) + 1  # one is the null block

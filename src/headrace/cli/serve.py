@@ -195,7 +195,8 @@ def serve(model: str, **options: Unpack[Options]) -> None:
 
 def decide(options: Options, model_max_len: int) -> Flags:
     """Fill in vLLM's defaults. Raises `BadInput` for budgets that contradict each other."""
-    max_model_len = options["max_model_len"] or model_max_len
+    given = options["max_model_len"]
+    max_model_len = model_max_len if given is None else given
     if max_model_len > model_max_len:
         raise BadInput(
             f"--max-model-len is {max_model_len}; the model was trained for {model_max_len} tokens",
@@ -203,7 +204,7 @@ def decide(options: Options, model_max_len: int) -> Flags:
         )
     seqs, batched = options["max_num_seqs"], options["max_num_batched_tokens"]
     if batched is None:
-        batched = min(DEFAULT_BATCHED_TOKENS, (seqs or DEFAULT_NUM_SEQS) * max_model_len)
+        batched = min(DEFAULT_BATCHED_TOKENS, (DEFAULT_NUM_SEQS if seqs is None else seqs) * max_model_len)
         if not options["enable_chunked_prefill"]:
             batched = max(batched, max_model_len)
     flags = Flags(
@@ -222,7 +223,8 @@ def decide(options: Options, model_max_len: int) -> Flags:
         num_gpu_blocks_override=options["num_gpu_blocks_override"],
     )
     # Contradictions are found now, before the model is loaded; only the number of blocks is still open.
-    flags.settings(num_gpu_blocks=options["num_gpu_blocks_override"] or 2, block_size=1)
+    blocks = options["num_gpu_blocks_override"]
+    flags.settings(num_gpu_blocks=2 if blocks is None else blocks, block_size=1)
     return flags
 
 

@@ -1,0 +1,143 @@
+"""`headrace serve`: flags under vLLM's names, contradictions found before anything is loaded."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.cli.main import main
+from headrace.cli.quantity import QUANTITY
+from headrace.cli.serve import Options, announcement, decide
+from headrace.core.errors import BadInput
+from headrace.core.settings import Settings
+from headrace.net.messages import Budget
+from headrace.net.server import Serving, bind
+
+OPTIONS: Options = {
+    "host": "127.0.0.1",
+    "port": 0,
+    "served_model_name": (),
+    "shutdown_timeout": 1.0,
+    "max_model_len": None,
+    "max_num_batched_tokens": None,
+    "max_num_seqs": None,
+    "long_prefill_token_threshold": 0,
+    "enable_chunked_prefill": True,
+    "enable_prefix_caching": True,
+    "scheduling_policy": "fcfs",
+    "scheduler_reserve_full_isl": True,
+    "watermark": 0.0,
+    "kv_cache_memory_bytes": None,
+    "kv_cache_dtype": "auto",
+    "block_size": None,
+    "num_gpu_blocks_override": None,
+}
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["serve", *arguments])
+
+
+def test_help_shows_every_flag_under_a_heading_and_examples() -> None:
+    shown = run("--help").output
+    flags = [name for name in OPTIONS if name != "model"]
+    assert all(f"--{name.replace('_', '-')}" in shown for name in flags)
+    assert "Budgets of a step:" in shown
+    assert "headrace serve smollm2\n" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 100
+
+
+def test_a_port_in_use_is_said_before_the_model_is_looked_for() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run("no-such-model", "--port", str(port))
+    assert result.exit_code == 2
+    assert f"port {port} on 127.0.0.1 is in use" in result.stderr
+    assert "--port" in result.stderr
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    result = run(str(tmp_path / "missing.gguf"), "--port", "0")
+    assert result.exit_code == 2
+    assert "missing.gguf" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("2048", 2048), ("8k", 8000), ("8K", 8192), ("2G", 2 << 30), ("1.5k", 1500), ("0.5G", 1 << 29)],
+)
+def test_quantities_have_vllms_suffixes(text: str, number: int) -> None:
+    assert QUANTITY.convert(text, None, None) == number
+
+
+@pytest.mark.parametrize("text", ["", "2GB", "-1", "G", "1e9", "²", "0x10", "auto"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a number"):
+        QUANTITY.convert(text, None, None)
+
+
+def test_defaults_are_vllms() -> None:
+    flags = decide(OPTIONS, 8192)
+    assert (flags.max_model_len, flags.max_num_batched_tokens, flags.max_num_seqs) == (8192, 2048, 128)
+
+
+def test_defaults_give_way_to_what_is_given() -> None:
+    assert decide({**OPTIONS, "max_num_batched_tokens": 64}, 8192).max_num_seqs == 64
+    assert decide({**OPTIONS, "max_num_seqs": 2, "max_model_len": 100}, 8192).max_num_batched_tokens == 200
+    whole = decide({**OPTIONS, "enable_chunked_prefill": False}, 8192)
+    assert whole.max_num_batched_tokens == 8192, "a prompt must fit into one step"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_model_len": 9000},
+        {"max_model_len": -1},
+        {"max_model_len": 0},
+        {"max_num_batched_tokens": 64, "max_num_seqs": 65},
+        {"max_num_batched_tokens": 0},
+        {"max_num_seqs": 0},
+        {"max_num_batched_tokens": 4096, "enable_chunked_prefill": False},
+        {"long_prefill_token_threshold": 8193},
+        {"watermark": 1.0},
+        {"num_gpu_blocks_override": 1},
+        {"num_gpu_blocks_override": 0},
+    ],
+    ids=str,
+)
+def test_budgets_that_contradict_each_other_are_refused(given: dict[str, int]) -> None:
+    with pytest.raises(BadInput):
+        decide({**OPTIONS, **given}, 8192)  # pyright: ignore[reportArgumentType]  of mixed values
+
+
+def test_the_budgets_are_announced_in_80_columns_and_the_last_line_is_for_programs() -> None:
+    settings = Settings(max_model_len=131_072, num_gpu_blocks=100_001, long_prefill_token_threshold=4096)
+    budget = Budget(weights_bytes=16 << 30, kv_cache_bytes=64 << 30, kv_cache_dtype="f32")
+    shown = announcement("smollm2", Serving("http://127.0.0.1:4711", settings, budget, 1))
+    lines = shown.splitlines()
+    assert lines[-1] == "serving smollm2 at http://127.0.0.1:4711"
+    assert max(len(line) for line in lines) <= 80
+    assert "100,000 blocks" in shown
+    assert "24.4 requests" in shown
+    assert re.search(r"65,536 MiB", shown)
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--kv-cache-memory-bytes", "64M"), "enough for"),
+        (("--block-size", "16"), "32 tokens in a KV block"),
+        (("--kv-cache-memory-bytes", "1k"), "two blocks"),
+    ],
+)
+def test_what_only_the_loaded_model_can_tell_is_refused_with_the_numbers(
+    flags: tuple[str, ...], words: str
+) -> None:
+    result = run("smollm2", "--port", "0", *flags)
+    assert result.exit_code == 2
+    assert words in result.stderr
