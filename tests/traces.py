@@ -133,6 +133,7 @@ def _make_settings(rng: random.Random) -> Settings:
         scheduling_policy=rng.choice(list(SchedulingPolicy)),
         scheduler_reserve_full_isl=rng.random() < 0.7,
         watermark=rng.choice([0.0, 0.0, 0.05, 0.3]),
+        async_scheduling=rng.random() < 0.5,
     )
 
 

@@ -3,9 +3,12 @@
 Trace -> [Decisions] -> [digest]       (the other scheduler says the same in vllm_side.py)
 """
 
+from collections import deque
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from headrace.core.output import Output
+from headrace.core.plan import Plan
 from headrace.scheduler.scheduler import Scheduler
 from tests.traces import Trace
 
@@ -33,6 +36,7 @@ class Decisions:
 def our_decisions(trace: Trace) -> list[Decisions]:
     """Play `trace` on our scheduler, recounting its books after every step."""
     scheduler = Scheduler(trace.settings)
+    in_flight: deque[Plan] = deque()
     steps: list[Decisions] = []
     while len(steps) < MOST_STEPS and (len(steps) <= trace.last_step or scheduler.works):
         number = len(steps)
@@ -40,29 +44,35 @@ def our_decisions(trace: Trace) -> list[Decisions]:
             scheduler.add(request)
         for request_id in trace.cancels(number):
             scheduler.abort(request_id)
-        plan = scheduler.schedule()
-        scheduler.check()
-        running = [work.request.request_id for work in scheduler.running]
-        waiting = [work.request.request_id for work in scheduler.waiting]
-        block_ids = [list(work.block_ids) for work in scheduler.running]
-        free_blocks = scheduler.ledger.pool.free_order()
-        outputs = scheduler.update(plan, trace.answers(plan))
-        scheduler.check()
-        steps.append(
-            Decisions(
-                scheduled=[(chunk.work.request.request_id, chunk.tokens) for chunk in plan.chunks],
-                admitted=[
-                    (chunk.work.request.request_id, chunk.start)
-                    for chunk in plan.chunks
-                    if chunk.work in plan.admitted
-                ],
-                preempted=sorted(work.request.request_id for work in plan.preempted),
-                running=running,
-                waiting=waiting,
-                block_ids=block_ids,
-                free_blocks=free_blocks,
-                finished=[(o.request_id, o.finish_reason.value) for o in outputs if o.finish_reason],
-                free_blocks_after=scheduler.ledger.pool.free_order(),
-            )
-        )
+        steps.append(_one_step(scheduler, trace, in_flight))
     return steps
+
+
+def _one_step(scheduler: Scheduler, trace: Trace, in_flight: deque[Plan]) -> Decisions:
+    plan = scheduler.schedule()
+    scheduler.check()
+    in_flight.append(plan)
+    running = [work.request.request_id for work in scheduler.running]
+    waiting = [work.request.request_id for work in scheduler.waiting]
+    block_ids = [list(work.block_ids) for work in scheduler.running]
+    free_blocks = scheduler.ledger.pool.free_order()
+    outputs: list[Output] = []
+    if len(in_flight) == trace.settings.steps_in_flight or not plan.chunks:
+        oldest = in_flight.popleft()
+        outputs = scheduler.update(oldest, trace.answers(oldest))
+        scheduler.check()
+    return Decisions(
+        scheduled=[(chunk.work.request.request_id, chunk.tokens) for chunk in plan.chunks],
+        admitted=[
+            (chunk.work.request.request_id, chunk.start)
+            for chunk in plan.chunks
+            if chunk.work in plan.admitted
+        ],
+        preempted=sorted(work.request.request_id for work in plan.preempted),
+        running=running,
+        waiting=waiting,
+        block_ids=block_ids,
+        free_blocks=free_blocks,
+        finished=[(o.request_id, o.finish_reason.value) for o in outputs if o.finish_reason],
+        free_blocks_after=scheduler.ledger.pool.free_order(),
+    )

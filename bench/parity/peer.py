@@ -24,7 +24,8 @@ class VllmScheduler:
         for needed in (python, model / "config.json"):
             if not needed.exists():
                 raise SystemExit(f"{needed} is missing: `make vllm` builds vLLM's environment")
-        self._log = tempfile.SpooledTemporaryFile(mode="w+")
+        # Not a `with`: the log lives as long as the process that writes it.
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(
             [python.absolute(), "-m", "bench.parity.vllm_side"],
             stdin=subprocess.PIPE,

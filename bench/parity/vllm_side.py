@@ -8,6 +8,7 @@ headrace runs here but the trace's data and the record that is compared.
 
 import os
 import sys
+from collections import deque
 from functools import cache
 
 import msgspec
@@ -23,6 +24,8 @@ from vllm.config import (
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
@@ -33,6 +36,7 @@ from bench.parity.decisions import MOST_STEPS, Decisions
 from headrace.core.settings import Settings
 from tests.traces import Planned, Trace
 
+InFlight = tuple[SchedulerOutput, ModelRunnerOutput]
 block_hasher = cache(lambda block_size: get_request_block_hasher(block_size, sha256))
 
 
@@ -69,7 +73,7 @@ def make_scheduler(settings: Settings) -> Scheduler:
         device_config=DeviceConfig("cpu"),
     )
     config.cache_config.num_gpu_blocks = settings.num_gpu_blocks
-    config.scheduler_config.async_scheduling = False
+    config.scheduler_config.async_scheduling = settings.async_scheduling  # the CPU platform forced it off
     group = FullAttentionSpec(
         block_size=settings.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
     )
@@ -78,7 +82,8 @@ def make_scheduler(settings: Settings) -> Scheduler:
         kv_cache_tensors=[],
         kv_cache_groups=[KVCacheGroupSpec(["layer"], group)],
     )
-    return Scheduler(
+    kind = AsyncScheduler if settings.async_scheduling else Scheduler
+    return kind(
         config, blocks, StructuredOutputManager(config), block_size=settings.block_size, log_stats=True
     )
 
@@ -106,6 +111,7 @@ def make_request(planned: Planned, settings: Settings) -> Request:
 def vllm_decisions(trace: Trace) -> list[Decisions]:
     """Play `trace` on vLLM's scheduler."""
     scheduler = make_scheduler(trace.settings)
+    in_flight: deque[InFlight] = deque()
     steps: list[Decisions] = []
     while len(steps) < MOST_STEPS and (len(steps) <= trace.last_step or scheduler.has_unfinished_requests()):
         number = len(steps)
@@ -114,13 +120,14 @@ def vllm_decisions(trace: Trace) -> list[Decisions]:
                 scheduler.add_request(make_request(planned, trace.settings))
         for request_id in trace.cancels(number):
             scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
-        steps.append(one_step(scheduler, trace))
+        steps.append(one_step(scheduler, trace, in_flight))
     return steps
 
 
-def one_step(scheduler: Scheduler, trace: Trace) -> Decisions:
+def one_step(scheduler: Scheduler, trace: Trace, in_flight: deque[InFlight]) -> Decisions:
     output = scheduler.schedule()
     scheduled = list(output.num_scheduled_tokens.items())
+    in_flight.append((output, model_output(scheduler, output, trace)))
     admitted = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs
     computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
@@ -129,13 +136,14 @@ def one_step(scheduler: Scheduler, trace: Trace) -> Decisions:
     waiting = [request.request_id for request in scheduler.waiting]
     block_ids = [list(scheduler.kv_cache_manager.get_block_ids(name)[0]) for name in running]
     free_blocks = free_order(scheduler)
-    sampled = [answer(scheduler.requests[name], trace) for name, _ in scheduled]
-    result = ModelRunnerOutput(
-        req_ids=[name for name, _ in scheduled],
-        req_id_to_index={name: index for index, (name, _) in enumerate(scheduled)},
-        sampled_token_ids=sampled,
-    )
-    news = scheduler.update_from_output(output, result)
+    finished: list[tuple[str, str]] = []
+    if len(in_flight) == trace.settings.steps_in_flight or not scheduled:
+        for engine in scheduler.update_from_output(*in_flight.popleft()).values():
+            finished += [
+                (item.request_id, str(item.finish_reason))
+                for item in engine.outputs
+                if item.finish_reason is not None
+            ]
     return Decisions(
         scheduled=scheduled,
         admitted=[(name, admitted[name]) for name, _ in scheduled if name in admitted],
@@ -144,13 +152,17 @@ def one_step(scheduler: Scheduler, trace: Trace) -> Decisions:
         waiting=waiting,
         block_ids=block_ids,
         free_blocks=free_blocks,
-        finished=[
-            (item.request_id, str(item.finish_reason))
-            for engine in news.values()
-            for item in engine.outputs
-            if item.finish_reason is not None
-        ],
+        finished=finished,
         free_blocks_after=free_order(scheduler),
+    )
+
+
+def model_output(scheduler: Scheduler, output: SchedulerOutput, trace: Trace) -> ModelRunnerOutput:
+    names = list(output.num_scheduled_tokens)
+    return ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: index for index, name in enumerate(names)},
+        sampled_token_ids=[answer(scheduler.requests[name], trace) for name in names],
     )
 
 

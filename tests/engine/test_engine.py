@@ -1,5 +1,6 @@
 """The engine's door, its life cycle, and the bill of every request."""
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.core.bill import Bill, Cause
 from headrace.core.errors import BadInput, NeverFits
 from headrace.core.output import FirstToken, Output
+from headrace.core.plan import Plan
 from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import Settings
 from headrace.engine.engine import Engine
@@ -38,10 +40,14 @@ def bill(output: Output) -> dict[Cause, int]:
 
 
 def run(trace: Trace) -> tuple[Engine, dict[str, FirstToken], list[str]]:
-    """Play a trace on a clock that jumps unevenly; return what was billed and what ended."""
+    """Play a trace on a clock that jumps unevenly; return what was billed and what ended.
+
+    With `async_scheduling` a step is planned while the one before is in flight.
+    """
     engine = Engine(trace.settings)
     billed: dict[str, FirstToken] = {}
     ended: list[str] = []
+    in_flight: deque[Plan] = deque()
     now, number = 0, 0
     while number <= trace.last_step or engine.has_unfinished:
         for newcomer in trace.arrivals(number):
@@ -49,9 +55,13 @@ def run(trace: Trace) -> tuple[Engine, dict[str, FirstToken], list[str]]:
         for request_id in trace.cancels(number):
             engine.cancel(request_id)
         now += 7 + number % 5
-        if plan := engine.plan(now):
-            now += 1_000 + 37 * plan.num_scheduled_tokens
-            for output in engine.finish(plan, trace.answers(plan), now):
+        plan = engine.plan(now)
+        if plan is not None:
+            in_flight.append(plan)
+        if in_flight and (plan is None or len(in_flight) == trace.settings.steps_in_flight):
+            oldest = in_flight.popleft()
+            now += 1_000 + 37 * oldest.num_scheduled_tokens
+            for output in engine.finish(oldest, trace.answers(oldest), now):
                 if output.first:
                     assert output.request_id not in billed, "one request, one bill"
                     billed[output.request_id] = output.first

@@ -31,12 +31,14 @@ class Work:
         "block_hashes",
         "block_ids",
         "capacity_tokens",
+        "expected_tokens",
         "num_cached_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_tokens",
+        "owed_by_step",
         "request",
         "status",
         "token_ids",
@@ -49,6 +51,7 @@ class Work:
         self.token_ids = list(request.prompt_token_ids)  # the prompt, then what was generated
         self.num_prompt_tokens = len(self.token_ids)
         self.num_tokens = self.num_prompt_tokens
+        self.expected_tokens = self.num_tokens  # and what steps in flight will add
         self.token_limit = min(self.num_prompt_tokens + request.sampling.max_tokens, max_model_len)
         self.num_computed_tokens = 0  # scheduled so far, so one step ahead of the KV cache
         self.num_cached_tokens = 0  # of the prompt, found in the prefix cache at first admission
@@ -58,6 +61,7 @@ class Work:
         self.num_cached_blocks = 0  # of block_ids, how many the prefix index knows
         self.status = Status.WAITING
         self.num_preemptions = 0
+        self.owed_by_step = 0  # the step in flight that still owes a token from before a preemption
 
     @property
     def num_output_tokens(self) -> int:
@@ -77,13 +81,15 @@ class Chunk:
     work: Work
     start: int
     tokens: int
-    samples: bool  # it reaches the last known token, so the model's answer is the next one
+    samples: bool  # it reaches the last expected token, so the model's answer is the next one
 
 
 @dataclass(slots=True)
 class Plan:
     """One step. Chunks are in the scheduler's order: the running first, then admissions."""
 
+    number: int = 0
+    """Steps are numbered from 1 in the order of planning."""
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     num_scheduled_tokens: int = 0
     preempted: list[Work] = field(default_factory=list[Work])

@@ -38,6 +38,8 @@ class Settings:
     scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
     scheduler_reserve_full_isl: bool = True
     """Admit only when the whole prompt fits into the free blocks, not just its first chunk."""
+    async_scheduling: bool = False
+    """Plan a step while the one before runs (vLLM's default on GPUs; its CPU platform forces it off)."""
     watermark: float = 0.0
     """Share of the pool that admissions leave free while others run, in [0, 1)."""
 
@@ -68,6 +70,11 @@ class Settings:
             )
         if not 0.0 <= self.watermark < 1.0:
             raise BadInput(f"watermark is {self.watermark}; it is a share of the pool, in [0, 1)")
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Steps that may be planned before the oldest has come back."""
+        return 2 if self.async_scheduling else 1
 
     @property
     def usable_blocks(self) -> int:

@@ -49,12 +49,17 @@ class Engine:
         return self._scheduler.abort(request_id)
 
     def plan(self, now_ns: int) -> Plan | None:
-        """The next step, with its blocks booked; None when there is nothing to do."""
+        """The next step, with its blocks booked; None when there is nothing to do.
+
+        With `async_scheduling` a step may be planned while the one before still runs; None then
+        means that nothing can advance before that one ends.
+        """
         if not self._scheduler.works:
             return None
         self._accounts.settle(now_ns)
         plan = self._schedule_chunks(now_ns)
-        self._steps += 1
+        if plan is not None:
+            self._steps += 1
         return plan
 
     def finish(self, plan: Plan, token_ids: Sequence[int | None], now_ns: int) -> list[Output]:
@@ -92,7 +97,7 @@ class Engine:
         """Recount every block and queue. Raises `AssertionError` where they disagree."""
         self._scheduler.check()
 
-    def _schedule_chunks(self, now_ns: int) -> Plan:
+    def _schedule_chunks(self, now_ns: int) -> Plan | None:
         """Schedule until there is something to compute.
 
         A step is empty when a request of lowest priority preempted itself to make room; what it
@@ -103,6 +108,8 @@ class Engine:
             self._accounts.planned(plan, now_ns)
             if plan.chunks:
                 return plan
+            if not plan.preempted and self._scheduler.steps_in_flight:
+                return None
         raise AssertionError(f"nothing can advance: {self.stats()}; admission let in what does not fit")
 
     def _close_bills(self, plan: Plan, outputs: list[Output], now_ns: int) -> None:

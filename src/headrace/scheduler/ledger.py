@@ -59,8 +59,9 @@ class KVLedger:
             return False
         pool.touch(hits)
         work.block_ids = hits + pool.take(self._blocks_for(end) - len(hits))
+        work.capacity_tokens = len(work.block_ids) * self._block_size
         work.num_cached_blocks = len(hits)
-        self._grown(work, end)
+        self.register(work, end)
         return True
 
     def extend(self, work: Work, end: int) -> bool:
@@ -70,7 +71,8 @@ class KVLedger:
             return False
         if wanted:
             work.block_ids += self.pool.take(wanted)
-        self._grown(work, end)
+            work.capacity_tokens = len(work.block_ids) * self._block_size
+        self.register(work, end)
         return True
 
     def release(self, work: Work) -> None:
@@ -80,9 +82,9 @@ class KVLedger:
         work.num_cached_blocks = 0
         work.capacity_tokens = 0
 
-    def _grown(self, work: Work, end: int) -> None:
-        work.capacity_tokens = len(work.block_ids) * self._block_size
-        full = end // self._block_size
+    def register(self, work: Work, end: int) -> None:
+        """Let others find the blocks of `work` that are full up to `end`, as far as its tokens are known."""
+        full = min(end, work.num_tokens) // self._block_size
         if not self._shares_prefixes or full <= work.num_cached_blocks:
             return
         self._extend_hashes(work, full)

@@ -7,11 +7,16 @@ There are no phases: a request has tokens still to compute, one when it generate
 is new. Running requests are served first, in the order of their admission; then the head of the
 waiting queue is admitted as long as tokens, slots and blocks last. Nobody overtakes a blocked head.
 
+With `async_scheduling` a step is planned while the one before still runs. A request's number of
+tokens is then *expected*: known, plus one for each step in flight that samples for it. Without it
+the two agree whenever a step is planned, so one code serves both.
+
 `schedule` decides and books in one go. A plan that only read could not be right: whom a step
 admits later depends on which prefix blocks it registered or evicted before, in the same step
 (docs/decisions/0003).
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from headrace.core.bill import Cause
@@ -36,6 +41,8 @@ class Scheduler:
         self.prefix_cache_queries = 0  # tokens looked up at first admission
         self.prefix_cache_hits = 0
         self._arrivals = 0
+        self._steps = 0
+        self._in_flight: deque[Plan] = deque()
         self._ended: list[Work] = []
 
     def add(self, request: Request) -> Work:
@@ -47,8 +54,9 @@ class Scheduler:
         return work
 
     def schedule(self) -> Plan:
-        """Plan one step and book its blocks. Empty only if nothing can advance."""
-        plan = Plan()
+        """Plan one step and book its blocks. Empty if nothing can advance before a step in flight ends."""
+        self._steps += 1
+        plan = Plan(self._steps)
         cap = self.settings.long_prefill_token_threshold
         if len(self.running) + len(self.waiting) <= 1:
             cap = 0  # nobody to protect from a lone request
@@ -58,28 +66,35 @@ class Scheduler:
         else:
             budget = self._admit_waiting(plan, budget, cap)
         plan.num_scheduled_tokens = self.settings.max_num_batched_tokens - budget
+        if plan.chunks:
+            self._in_flight.append(plan)
         return plan
 
     def update(self, plan: Plan, token_ids: Sequence[int | None]) -> list[Output]:
-        """Book the sampled tokens, `token_ids[i]` for `plan.chunks[i]`; end what has come to its end."""
+        """Book the sampled tokens, `token_ids[i]` for `plan.chunks[i]`; end what has come to its end.
+
+        Plans are updated in the order in which they were scheduled, one call each; an empty one needs none.
+        """
+        if not plan.chunks:
+            return []
+        oldest = self._in_flight.popleft()
+        assert oldest is plan, f"step {plan.number} came back before step {oldest.number}"
         outputs: list[Output] = []
         ended: set[int] = set()
         for chunk, token_id in zip(plan.chunks, token_ids, strict=True):
-            if token_id is None:
-                continue
             work = chunk.work
-            if work.status is not Status.RUNNING:
-                continue  # cancelled while the step ran
-            work.token_ids.append(token_id)
-            work.num_tokens += 1
+            if token_id is None or work.status is Status.FINISHED:
+                continue  # mid-prefill, or ended while the step ran
             output = Output(work.request.request_id, [token_id])
+            self._book(work, token_id, plan)
             reason = _stop_reason(work, token_id)
             if reason is not None:
                 output.finish_reason = reason
                 if reason is FinishReason.STOP and token_id in work.request.sampling.stop_token_ids:
                     output.stop_token_id = token_id
+                if work.status is Status.RUNNING:
+                    ended.add(work.arrival)
                 self._end(work)
-                ended.add(work.arrival)
             outputs.append(output)
         if ended:
             self.running = [work for work in self.running if work.arrival not in ended]
@@ -90,13 +105,15 @@ class Scheduler:
         work = self.works.get(request_id)
         if work is None:
             return False
-        was_running = work.status is Status.RUNNING
-        self._end(work)
-        if was_running:
+        if work.status is Status.RUNNING:
             self.running.remove(work)
-        else:
-            self.waiting.remove(work)
+        self._end(work)
         return True
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Steps that were planned and not updated yet."""
+        return len(self._in_flight)
 
     def take_ended(self) -> list[Work]:
         """Works that ended or were aborted since the last call."""
@@ -112,7 +129,9 @@ class Scheduler:
             runs = work.status is Status.RUNNING
             assert runs == bool(work.block_ids), f"{work}: only the running hold blocks"
             assert work.capacity_tokens == len(work.block_ids) * size, f"{work}: stale capacity"
-            assert work.num_computed_tokens <= min(work.num_tokens, work.capacity_tokens), f"{work}: outgrown"
+            assert work.num_computed_tokens <= min(work.expected_tokens, work.capacity_tokens), (
+                f"{work}: outgrown"
+            )
             assert work.num_tokens == len(work.token_ids) < self.settings.max_model_len + 1, f"{work}: length"
         assert all(work.status is Status.RUNNING for work in self.running), "a stranger among the running"
 
@@ -124,7 +143,10 @@ class Scheduler:
         while index < len(running) and budget:
             work = running[index]
             start = work.num_computed_tokens
-            tokens = work.num_tokens - start
+            if start + 1 >= work.token_limit:
+                index += 1  # the step in flight brings its last token
+                continue
+            tokens = work.expected_tokens - start
             if 0 < cap < tokens:
                 tokens = cap
                 plan.capped.add(work.arrival)
@@ -133,20 +155,24 @@ class Scheduler:
             end = start + tokens
             # Below its capacity nothing happens to a request's blocks: the common case of a decode.
             if end >= work.capacity_tokens and not self.ledger.extend(work, end):
-                has_room = self._make_room(work, end, plan)
-                index = len(chunks)  # a victim may have stood before it, with a chunk of this step
-                if not has_room:
+                if not self._make_room(work, end, plan):
                     stopped_by = Cause.KV
                     break
+                index = running.index(work)  # a victim may have stood before it, with a chunk of this step
                 budget = self.settings.max_num_batched_tokens - sum(chunk.tokens for chunk in chunks)
-            work.num_computed_tokens = end
-            chunks.append(Chunk(work, start, tokens, end == work.num_tokens))
+            self._compute(work, start, tokens, plan)
             budget -= tokens
             index += 1
         if index < len(running):
-            plan.starved = running[index:]
-            plan.starved_by = stopped_by
+            _name_the_starved(plan, running, stopped_by)
         return budget
+
+    def _compute(self, work: Work, start: int, tokens: int, plan: Plan) -> None:
+        work.num_computed_tokens = end = start + tokens
+        samples = end == work.expected_tokens
+        if samples:
+            work.expected_tokens += 1
+        plan.chunks.append(Chunk(work, start, tokens, samples))
 
     def _make_room(self, work: Work, end: int, plan: Plan) -> bool:
         """Preempt until `work` fits up to `end`; False when it became the victim itself."""
@@ -172,6 +198,10 @@ class Scheduler:
         plan.preempted.append(victim)
         self.ledger.release(victim)
         victim.num_computed_tokens = 0
+        victim.expected_tokens = victim.num_tokens
+        for earlier in self._in_flight:
+            if any(chunk.work is victim for chunk in earlier.chunks):
+                victim.owed_by_step = earlier.number
         victim.status = Status.PREEMPTED
         victim.num_preemptions += 1
         self.num_preemptions += 1
@@ -179,34 +209,46 @@ class Scheduler:
 
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> int:
         """Admit from the head of the queue until a budget stops it. Returns the tokens left."""
-        running, waiting, ledger = self.running, self.waiting, self.ledger
-        while waiting:
+        waiting = self.waiting
+        oldest_in_flight = self._in_flight[0].number if self._in_flight else plan.number
+        owed: list[Work] = []
+        while waiting and plan.queue_stopped_by is None:
             if not budget:
                 plan.queue_stopped_by = Cause.TOKENS
-                break
-            if len(running) >= self.settings.max_num_seqs:
+            elif len(self.running) >= self.settings.max_num_seqs:
                 plan.queue_stopped_by = Cause.SLOTS
-                break
-            work = waiting.peek()
-            hits = ledger.find_prefix(work)
-            start = len(hits) * self.settings.block_size
-            tokens = work.num_tokens - start
-            is_capped = 0 < cap < tokens
-            if is_capped:
-                tokens = cap
-            if tokens > budget and not self.settings.enable_chunked_prefill:
-                plan.queue_stopped_by = Cause.TOKENS
-                break
-            tokens = min(tokens, budget)
-            if not ledger.admit(work, hits, start + tokens, others_run=bool(running)):
-                plan.queue_stopped_by = Cause.KV
-                break
-            waiting.pop()
-            if is_capped:
-                plan.capped.add(work.arrival)
-            self._start(work, start, tokens, plan)
-            budget -= tokens
+            elif waiting.peek().owed_by_step >= oldest_in_flight:
+                # Resumed now, it could sample a position that the step in flight is about to bring.
+                owed.append(waiting.pop())
+            else:
+                budget -= self._admit_head(plan, budget, cap)
+        for work in reversed(owed):
+            waiting.push_back(work)
+        if owed and plan.queue_stopped_by is None:
+            plan.queue_stopped_by = Cause.STEP_IN_FLIGHT
         return budget
+
+    def _admit_head(self, plan: Plan, budget: int, cap: int) -> int:
+        """Admit the head of the queue, or say which budget stops it. Returns the tokens it was given."""
+        work = self.waiting.peek()
+        hits = self.ledger.find_prefix(work)
+        start = len(hits) * self.settings.block_size
+        tokens = work.num_tokens - start
+        is_capped = 0 < cap < tokens
+        if is_capped:
+            tokens = cap
+        if tokens > budget and not self.settings.enable_chunked_prefill:
+            plan.queue_stopped_by = Cause.TOKENS
+            return 0
+        tokens = min(tokens, budget)
+        if not self.ledger.admit(work, hits, start + tokens, others_run=bool(self.running)):
+            plan.queue_stopped_by = Cause.KV
+            return 0
+        self.waiting.pop()
+        if is_capped:
+            plan.capped.add(work.arrival)
+        self._start(work, start, tokens, plan)
+        return tokens
 
     def _start(self, work: Work, start: int, tokens: int, plan: Plan) -> None:
         if work.status is Status.WAITING:  # a resumed request's look-up is not counted: vLLM's metric
@@ -214,16 +256,38 @@ class Scheduler:
             self.prefix_cache_queries += work.num_tokens
             self.prefix_cache_hits += start
         work.status = Status.RUNNING
-        work.num_computed_tokens = start + tokens
         self.running.append(work)
         plan.admitted.append(work)
-        plan.chunks.append(Chunk(work, start, tokens, start + tokens == work.num_tokens))
+        self._compute(work, start, tokens, plan)
+
+    def _book(self, work: Work, token_id: int, plan: Plan) -> None:
+        work.token_ids.append(token_id)
+        work.num_tokens += 1
+        if work.owed_by_step >= plan.number:
+            work.expected_tokens += 1  # preempted since: its expectation began anew
+        elif self.settings.async_scheduling:
+            in_flight = work.expected_tokens - work.num_tokens
+            self.ledger.register(work, work.num_computed_tokens - in_flight)
 
     def _end(self, work: Work) -> None:
         self.ledger.release(work)
+        was_waiting = work.status is not Status.RUNNING
         work.status = Status.FINISHED
+        if was_waiting:
+            self.waiting.remove(work)
         del self.works[work.request.request_id]
         self._ended.append(work)
+
+
+def _name_the_starved(plan: Plan, running: list[Work], stopped_by: Cause) -> None:
+    served = {chunk.work.arrival for chunk in plan.chunks}
+    plan.starved = [
+        work
+        for work in running
+        if work.arrival not in served and work.num_computed_tokens + 1 < work.token_limit
+    ]
+    if plan.starved:
+        plan.starved_by = stopped_by
 
 
 def _stop_reason(work: Work, token_id: int) -> FinishReason | None:
