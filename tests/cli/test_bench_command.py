@@ -4,13 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli.main import main
+from headrace.cli.measuring import Target, measure
 from headrace.measure import record
+from headrace.workload.mixed import MixedWorkload
 from tests.net.awkward import Exchange, answer_well, awkward_server
 from tests.net.serving import MODEL, running, service
 
@@ -28,6 +32,7 @@ async def refuse(exchange: Exchange) -> None:
     await exchange.json("429 Too Many Requests", {"error": {"message": "slow down"}})
 
 
+@pytest.mark.slow
 def test_bench_prints_tables_keeps_a_record_and_ends_with_json(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with awkward_server(answer_well) as url:
@@ -41,9 +46,10 @@ def test_bench_prints_tables_keeps_a_record_and_ends_with_json(tmp_path: Path) -
     assert said["classes"]["all"]["failed"] == 0
     assert said["seed"] == run.seed == 1
     assert {len(timeline.token_at) for timeline in run.timelines} == {3}
-    assert (run.model, run.target) == ("awkward", url)
+    assert (run.model, run.target, run.versions["server"]) == ("awkward", url, "1.2.3")
 
 
+@pytest.mark.slow
 def test_the_same_seed_sends_the_same_and_no_seed_something_new() -> None:
     sent = list[list[str]]()
 
@@ -62,6 +68,30 @@ def test_the_same_seed_sends_the_same_and_no_seed_something_new() -> None:
     assert not set(first) & set(other)
 
 
+@pytest.mark.slow
+def test_the_load_that_arrives_is_the_load_that_was_configured() -> None:
+    """Seen from the server: the same requests, as far apart as the timetable says."""
+    workload = MixedWorkload(
+        short_rps=100, long_rps=20, duration_s=0.5, long_prompt_tokens=(20, 40), short_output_tokens=(1, 1)
+    )
+    arrived_at = dict[str, float]()
+
+    async def note(exchange: Exchange) -> None:
+        arrived_at[exchange.body["messages"][0]["content"]] = time.monotonic()
+        await answer_well(exchange)
+
+    before = time.monotonic()
+    with awkward_server(note) as url:
+        measurement = measure(Target(url, "awkward"), workload)
+
+    due_at = {arrival.ask.prompt: arrival.due_at for arrival in workload.arrivals()}
+    assert set(arrived_at) == set(due_at)
+    assert len(measurement.timelines) == len(due_at)
+    started_at = [arrived_at[prompt] - due_at[prompt] for prompt in due_at]
+    assert min(started_at) >= before
+    assert median(started_at) - min(started_at) < 0.1
+
+
 def test_when_every_request_failed_the_exit_code_is_1_and_the_reason_is_told(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with awkward_server(refuse) as url:
@@ -72,6 +102,7 @@ def test_when_every_request_failed_the_exit_code_is_1_and_the_reason_is_told(tmp
     assert len(record.read(path).failures) > 5
 
 
+@pytest.mark.slow
 def test_a_server_that_stalls_is_in_every_latency_in_full(tmp_path: Path) -> None:
     """Also in those of the requests that were due while it stalled: no coordinated omission."""
     path, stall_s = tmp_path / "run.jsonl", 0.2

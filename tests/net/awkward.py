@@ -17,8 +17,10 @@ MODELS = {"object": "list", "data": [{"id": "awkward"}]}
 class Exchange:
     """One request, and the means to answer it. Without a Content-Length the body ends with the connection."""
 
-    def __init__(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        self.path = path
+    def __init__(self, request_head: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        self.request_head = request_head
+        """In lower case."""
+        self.path = request_head.split()[1]
         self.body = body
         self._writer = writer
 
@@ -110,9 +112,11 @@ class _Server:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             _, _, length = head.partition("content-length: ")
             body = await reader.readexactly(int(length.split("\r\n")[0])) if length else b"{}"
-            exchange = Exchange(head.split()[1], json.loads(body), writer)
+            exchange = Exchange(head, json.loads(body), writer)
             if exchange.path == "/v1/models":
                 await exchange.json("200 OK", self._models)
+            elif exchange.path == "/version":
+                await exchange.json("200 OK", {"version": "1.2.3"})
             else:
                 await self._behave(exchange)
         writer.close()

@@ -7,7 +7,7 @@ import pytest
 from headrace.core.errors import BadInput, TargetFailed
 from headrace.core.exchange import Answer, Ask, Broken
 from headrace.core.timeline import FailureKind
-from headrace.net.client import HttpSender, base_url, served_models
+from headrace.net.client import HttpSender, base_url, served_models, server_version
 from tests.net.awkward import Behaviour, Exchange, answer_well, awkward_server
 
 ASK = Ask("r", "short", "five words in a prompt", max_tokens=4)
@@ -62,6 +62,21 @@ def test_the_server_is_asked_for_a_stream_with_usage_and_for_the_bill() -> None:
             "ignore_eos": True,
         }
     ]
+
+
+def test_a_key_is_sent_as_a_bearer_token_and_only_when_there_is_one() -> None:
+    heads = list[str]()
+
+    async def look(exchange: Exchange) -> None:
+        heads.append(exchange.request_head)
+        await answer_well(exchange)
+
+    with awkward_server(look) as url:
+        asyncio.run(send(url, api_key="k-123"))
+        asyncio.run(send(url))
+
+    assert ["authorization: bearer k-123" in head for head in heads] == [True, False]
+    assert all("x-headrace-bill: 1" in head for head in heads)
 
 
 def test_a_token_is_timed_when_its_bytes_come_and_not_when_the_stream_ends() -> None:
@@ -252,6 +267,7 @@ def test_a_proxy_in_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(outcome(answer_well), Answer)
 
 
+@pytest.mark.slow
 def test_a_hundred_requests_at_once_all_get_their_connection() -> None:
     async def all_at_once(url: str) -> list[Answer | Broken]:
         async with HttpSender(url, "awkward", clock=time.monotonic, timeout_s=20) as sender:
@@ -304,6 +320,13 @@ def test_the_served_models_are_named_in_the_servers_order() -> None:
 def test_a_server_that_names_no_models_has_failed(models: object) -> None:
     with awkward_server(answer_well, models) as url, pytest.raises(TargetFailed, match="/v1/models"):
         asyncio.run(served_models(url))
+
+
+def test_a_server_may_tell_its_version_and_need_not() -> None:
+    with awkward_server(answer_well) as url:
+        assert asyncio.run(server_version(url)) == "1.2.3"
+
+    assert asyncio.run(server_version("http://127.0.0.1:1")) is None
 
 
 def test_a_missing_server_has_failed_before_anything_is_measured() -> None:

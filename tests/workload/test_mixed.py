@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import BadInput
 from headrace.core.exchange import Arrival
+from headrace.executor.models import locate
+from headrace.executor.tokenizer import OpenVinoTokenizer
 from headrace.workload.mixed import LONG, SHORT, MixedWorkload
 from headrace.workload.words import WORDS
 
@@ -149,6 +151,14 @@ def test_a_workload_says_in_a_line_what_it_sends() -> None:
 def test_words_are_distinct_and_plain() -> None:
     assert len(set(WORDS)) == len(WORDS)
     assert all(word.isascii() and word.islower() for word in WORDS)
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_a_word_is_a_token_of_the_built_in_model() -> None:
+    tokenizer = OpenVinoTokenizer(locate("smollm2"))
+
+    assert [word for word in WORDS if len(tokenizer.encode(f"the {word}")) != 2] == []
 
 
 def test_the_timetable_of_a_seed_is_the_same_on_every_machine() -> None:

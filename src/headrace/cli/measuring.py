@@ -15,7 +15,7 @@ from headrace.core.measurement import Measurement
 from headrace.core.ports import Overrides
 from headrace.core.timeline import Failure, Timeline
 from headrace.measure.run import Ending, Event, run
-from headrace.net.client import DEFAULT_TIMEOUT_S, HttpSender
+from headrace.net.client import DEFAULT_TIMEOUT_S, HttpSender, server_version
 from headrace.workload.mixed import MixedWorkload
 
 DRAIN_GRACE_S = 5.0
@@ -58,7 +58,8 @@ def measure(
             "let it run longer, raise a rate, or take another seed",
         )
     stop = asyncio.Event()
-    results = asyncio.run(_run(target, arrivals, timeout_s, on_event, stop))
+    results, version = asyncio.run(_run(target, arrivals, timeout_s, on_event, stop))
+    versions = {"headrace": __version__, "python": platform.python_version()}
     measurement = Measurement(
         target=target.name or target.url,
         model=target.model,
@@ -67,7 +68,7 @@ def measure(
         seed=workload.seed,
         duration_s=_duration_s(results),
         results=results,
-        versions={"headrace": __version__, "python": platform.python_version()},
+        versions=versions | ({"server": version} if version else {}),
     )
     if stop.is_set():
         raise Interrupted(measurement)
@@ -80,7 +81,8 @@ async def _run(
     timeout_s: float,
     on_event: Callable[[Event], None] | None,
     stop: asyncio.Event,
-) -> tuple[Timeline | Failure, ...]:
+) -> tuple[tuple[Timeline | Failure, ...], str | None]:
+    version = await server_version(target.url, api_key=target.api_key)
     loop = asyncio.get_running_loop()
     clock = _stopwatch()
     # A handler of our own, because what was measured until Ctrl-C is still wanted.
@@ -91,10 +93,11 @@ async def _run(
             target.url, target.model, clock=clock, timeout_s=timeout_s, api_key=target.api_key
         ) as sender:
             ending = Ending(drain_s=timeout_s + DRAIN_GRACE_S, stop=stop)
-            return await run(sender, arrivals, clock=clock, on_event=on_event, ending=ending)
+            results = await run(sender, arrivals, clock=clock, on_event=on_event, ending=ending)
     finally:
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             loop.remove_signal_handler(signal.SIGINT)
+    return results, version
 
 
 def _stopwatch() -> Callable[[], float]:

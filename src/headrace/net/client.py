@@ -131,6 +131,20 @@ async def served_models(url: str, *, timeout_s: float = 10.0, api_key: str | Non
     return models
 
 
+async def server_version(url: str, *, timeout_s: float = 2.0, api_key: str | None = None) -> str | None:
+    """For the record, where the server tells it (vLLM and Headrace do); nothing depends on it."""
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            _session(api_key) as session,
+            session.get(f"{base_url(url)}/version", allow_redirects=False) as response,
+        ):
+            body = await response.read() if response.status == 200 else b""
+        return msgspec.json.decode(body, type=_Version).version
+    except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 def base_url(text: str) -> str:
     """`host:port`, with or without scheme and a last `/v1`, as `scheme://host:port`. Raises `BadInput`."""
     hint = "give it as http://HOST:PORT"
@@ -152,6 +166,10 @@ def base_url(text: str) -> str:
 
 class _Model(msgspec.Struct):
     id: str
+
+
+class _Version(msgspec.Struct):
+    version: str
 
 
 class _Models(msgspec.Struct):

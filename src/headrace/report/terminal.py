@@ -60,10 +60,13 @@ def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[
         said.append(f"Requests left {seconds(lag_s.p50)} late at P50, {seconds(lag_s.p99)} at P99.")
         if lag_s.p99 > LAG_WORTH_A_WARNING_S:
             said.append("  This client was a bottleneck: give it more CPU, or send less.")
-    for name, summary in summaries.items():
-        answered = summary.requests - summary.failed
-        if name != ALL and 0 < answered < FEW_ANSWERS:
-            said.append(f"Only {answered} {name} answered: P95 and P99 are about the slowest of them.")
+    few = [
+        f"{answered} {name}"
+        for name, summary in summaries.items()
+        if name != ALL and 0 < (answered := summary.requests - summary.failed) < FEW_ANSWERS
+    ]
+    if few:
+        said.append(f"Only {' and '.join(few)} answered: P95 and P99 are about the slowest of them.")
     stopped_early = sum(t.finish_reason == "stop" for t in measurement.timelines)
     if stopped_early:
         said.append(
