@@ -1,6 +1,12 @@
 """`headrace serve`: flags under vLLM's names, contradictions found before anything is loaded."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import click
@@ -141,3 +147,31 @@ def test_what_only_the_loaded_model_can_tell_is_refused_with_the_numbers(
     result = run("smollm2", "--port", "0", *flags)
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_the_command_serves_and_drains(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            [sys.executable, "-m", "headrace", "serve", "smollm2", "--port", "0", "--max-model-len", "1k"],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        deadline = time.monotonic() + 60
+        while (
+            found := re.search(r"^serving smollm2 at (http://\S+)\n", log.read_text(), re.MULTILINE)
+        ) is None:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        assert "1,000 tokens" in log.read_text()
+        with urllib.request.urlopen(f"{found[1]}/v1/models", timeout=10) as answer:
+            assert b'"max_model_len":1000' in answer.read()
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(20) == 0
+    assert log.read_text().endswith(f"{found[1]}\n"), "nothing but the budgets and the address"

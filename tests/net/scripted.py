@@ -3,6 +3,7 @@
 Imported in the engine's process too, so nothing of the web stack may be imported here.
 """
 
+import time
 from dataclasses import dataclass, field
 
 from headrace.core.errors import ModelUnusable
@@ -64,3 +65,8 @@ def unusable_recipe() -> Built:
 
 def crashing_recipe() -> Built:
     raise ZeroDivisionError("out of luck")
+
+
+def endless_recipe() -> Built:
+    time.sleep(60)
+    raise AssertionError("nobody ended this process while it loaded")

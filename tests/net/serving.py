@@ -40,8 +40,12 @@ class RunningServer:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def start(self) -> None:
+    def begin(self) -> None:
+        """Start without waiting for it to be ready."""
         self._thread.start()
+
+    def start(self) -> None:
+        self.begin()
         assert self._started.wait(30), "the server did not start"
         if self.error is not None:
             raise self.error

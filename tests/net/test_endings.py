@@ -1,5 +1,6 @@
 """How a server and its engine end: in order, at once, by accident."""
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import pytest
 from headrace.core.errors import BadInput, EngineDied, ModelUnusable
 from headrace.net.server import bind
 from tests.net.http import Answer, get, post, posted
-from tests.net.scripted import ScriptedRecipe, crashing_recipe, unusable_recipe
+from tests.net.scripted import ScriptedRecipe, crashing_recipe, endless_recipe, unusable_recipe
 from tests.net.serving import RunningServer, running, service
 from tests.net.test_leaving import read_past_first_event, wait_until
 
@@ -78,7 +79,9 @@ def test_a_second_signal_ends_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_engine_gives_running_streams_an_error_and_everybody_else_503() -> None:
+def test_a_killed_engine_gives_running_streams_an_error_and_everybody_else_503(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     answers: list[Answer] = []
     with running(service(SLOW)) as server:
         whole = threading.Thread(
@@ -97,6 +100,20 @@ def test_a_killed_engine_gives_running_streams_an_error_and_everybody_else_503()
             assert answer.status == 503
             assert "SIGKILL" in answer.error
         assert get(server.port, "/metrics").status == 200
+    assert "2 requests are lost" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_server_can_be_stopped_while_it_loads() -> None:
+    others = set(multiprocessing.active_children())
+    server = RunningServer(service(endless_recipe))
+    server.begin()
+    wait_until(lambda: bool(set(multiprocessing.active_children()) - others), "the engine's process starts")
+    server.stop()
+    server.join(10)
+    assert server.serving is None
+    assert server.error is None
+    assert set(multiprocessing.active_children()) <= others
 
 
 @pytest.mark.slow

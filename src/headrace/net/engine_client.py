@@ -10,6 +10,7 @@ socket's own buffer, and the engine takes them when its step is over.
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from multiprocessing.context import SpawnProcess
 
@@ -31,6 +32,8 @@ from headrace.net.messages import (
     read_from_engine,
 )
 from headrace.net.metrics import Metrics, Record
+
+_log = logging.getLogger(__name__)
 
 MOST_HELD_OUTPUTS = 256
 """Outputs kept apart for a client that reads slowly; further tokens join the last one."""
@@ -137,7 +140,7 @@ class EngineClient:
                 self._handle(await read_message(self._reader))
         except (asyncio.IncompleteReadError, OSError):
             await asyncio.to_thread(self._process.join, 1.0)
-            self._die(EngineDied(f"the engine's process has ended ({how_it_ended(self._process)})"))
+            self._lose(EngineDied(f"the engine's process has ended ({how_it_ended(self._process)})"))
 
     def _handle(self, message: FromEngine) -> None:
         match message:
@@ -147,7 +150,7 @@ class EngineClient:
                 if stream := self._streams.pop(request_id, None):
                     stream.fail(problem.error())
             case Stopped(problem=problem):
-                self._die(EngineDied(f"the engine has stopped: {problem.message}", problem.hint))
+                self._lose(EngineDied(f"the engine has stopped: {problem.message}", problem.hint))
             case Ready():
                 raise AssertionError("an engine says once that it is ready")
 
@@ -162,6 +165,12 @@ class EngineClient:
                 del self._streams[output.request_id]
                 self.metrics.on_ended(stream.record, output.finish_reason)
             stream.put(output)
+
+    def _lose(self, error: EngineDied) -> None:
+        """The engine is gone, and nobody asked it to leave."""
+        if self.died is None:
+            _log.error("headrace: %s; %d requests are lost", error, len(self._streams))
+        self._die(error)
 
     def _die(self, error: EngineDied) -> None:
         self.died = self.died or error
