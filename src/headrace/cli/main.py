@@ -13,9 +13,11 @@ from headrace.cli.serve import serve
 from headrace.cli.tune import tune
 from headrace.core.errors import BadInput, HeadraceError
 
+INTERRUPTED = 130
+
 
 class Headrace(click.Group):
-    """Shows a `HeadraceError` as two lines instead of a traceback."""
+    """Shows a `HeadraceError` as two lines instead of a traceback; Ctrl-C as nothing at all."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -25,6 +27,8 @@ class Headrace(click.Group):
             if error.hint:
                 click.echo(f"  try: {error.hint}", err=True)
             ctx.exit(2 if isinstance(error, BadInput) else 1)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(cls=Headrace, context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,10 +37,11 @@ def main() -> None:
     """Serve, measure and tune LLM inference. Every wait has a name.
 
     \b
-      headrace serve smollm2          an OpenAI-compatible server, from one file
-      headrace bench http://...       how a server behaves under mixed traffic
-      headrace tune                   settings that serve short requests sooner
-    """
+    First steps:
+      headrace tune                    the main job, on a small built-in model
+      headrace serve smollm2           an OpenAI-compatible server, from one file
+      headrace bench localhost:8000    how a server behaves under mixed traffic
+    """  # noqa: D301 - click looks for the character itself, not for a backslash
 
 
 main.add_command(bench)

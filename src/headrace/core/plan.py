@@ -7,6 +7,7 @@ records: freezing would cost a microsecond apiece. The scheduler owns `Work` and
 one to change it; an executor reads the slice that its chunk names.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -57,7 +58,7 @@ class Work:
         self.num_cached_tokens = 0  # of the prompt, found in the prefix cache at first admission
         self.block_ids: list[int] = []
         self.capacity_tokens = 0  # what block_ids can hold
-        self.block_hashes: list[bytes] = []  # one per full block of token_ids
+        self.block_hashes: list[Hashable] = []  # one per full block of token_ids
         self.num_cached_blocks = 0  # of block_ids, how many the prefix index knows
         self.status = Status.WAITING
         self.num_preemptions = 0

@@ -118,8 +118,15 @@ class Accounts:
             num_cached_tokens=num_cached_tokens,
         )
 
-    def __bool__(self) -> bool:
+    @property
+    def in_steps(self) -> bool:
+        """Somebody without a first token takes part in steps."""
         return bool(self._in_steps)
+
+    @property
+    def are_open(self) -> bool:
+        """Some bill changes with the next plan; those of the queue only run on."""
+        return bool(self._in_steps or self._new)
 
     def _queue_newcomers(self, now_ns: int) -> None:
         for request_id, account in self._new.items():

@@ -14,15 +14,18 @@ from headrace.core.plan import Plan, Work
 from headrace.core.request import Request
 from headrace.core.settings import Settings
 from headrace.engine.accounts import Accounts
+from headrace.scheduler.hashes import PrefixHashes
 from headrace.scheduler.scheduler import Scheduler
+from headrace.scheduler.stretch import quiet_steps, skip
 
 
 class Engine:
     """Admission at the door, the scheduler behind it, and every request's bill."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, hashes: PrefixHashes | None = None) -> None:
+        """`hashes` say which KV blocks are the same; by default the tokens do."""
         self.settings = settings
-        self._scheduler = Scheduler(settings)
+        self._scheduler = Scheduler(settings, hashes)
         self._accounts = Accounts()
         self._steps = 0
         self._tokens_computed = 0
@@ -69,10 +72,27 @@ class Engine:
         """
         self._accounts.settle(now_ns)
         outputs = self._scheduler.update(plan, token_ids)
-        if self._accounts:
+        if self._accounts.in_steps:
             self._close_bills(plan, outputs, now_ns)
         self._tokens_computed += plan.num_scheduled_tokens
         return outputs
+
+    def quiet_steps(self) -> int:
+        """Steps ahead that would each decode one token for the requests now running, and nothing else.
+
+        For simulation. 0 where that is not certain.
+        """
+        return 0 if self._accounts.are_open else quiet_steps(self._scheduler)
+
+    def skip(self, steps: int, now_ns: int) -> None:
+        """Take `steps` quiet steps at once, the last of which ends at `now_ns`.
+
+        The state is what as many calls of `plan` and `finish` would have left; no outputs are made.
+        """
+        self._accounts.settle(now_ns)
+        skip(self._scheduler, steps)
+        self._steps += steps
+        self._tokens_computed += steps * len(self._scheduler.running)
 
     def take_ended(self) -> list[Work]:
         """Works that ended since the last call, so that the executor can forget them."""
@@ -108,7 +128,7 @@ class Engine:
             self._accounts.planned(plan, now_ns)
             if plan.chunks:
                 return plan
-            if not plan.preempted and self._scheduler.steps_in_flight:
+            if not plan.preempted and self._scheduler.in_flight:
                 return None
         raise AssertionError(f"nothing can advance: {self.stats()}; admission let in what does not fit")
 

@@ -10,7 +10,7 @@ forgotten first; the others go to the front, as they are worth nothing more. Thi
 of vLLM 0.32 (`BlockPool.free_blocks`); versions before 0.22 put all at the back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 NULL_BLOCK = 0
 
@@ -23,9 +23,9 @@ class BlockPool:
         self._next = [*range(1, num_blocks), NULL_BLOCK]
         self._previous = [num_blocks - 1, *range(num_blocks - 1)]
         self._references = [0] * num_blocks
-        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._hash_of: list[Hashable | None] = [None] * num_blocks
         # Nearly every prefix has one block; twins stand in a dict, which keeps the order of insertion.
-        self._holders: dict[bytes, int | dict[int, None]] = {}
+        self._holders: dict[Hashable, int | dict[int, None]] = {}
 
     def take(self, count: int) -> list[int]:
         """Hand out `count` blocks from the front; prefixes they remembered are forgotten."""
@@ -72,7 +72,7 @@ class BlockPool:
         references = self._references
         return sum(1 for block_id in block_ids if references[block_id] == 0)
 
-    def remember(self, block_id: int, block_hash: bytes) -> None:
+    def remember(self, block_id: int, block_hash: Hashable) -> None:
         """`block_id` holds, or will hold after this step, the prefix with this hash."""
         self._hash_of[block_id] = block_hash
         holder = self._holders.get(block_hash)
@@ -83,7 +83,7 @@ class BlockPool:
         else:
             holder[block_id] = None
 
-    def find(self, block_hash: bytes) -> int | None:
+    def find(self, block_hash: Hashable) -> int | None:
         """A block with this prefix: of twins the one remembered first."""
         holder = self._holders.get(block_hash)
         return next(iter(holder)) if isinstance(holder, dict) else holder

@@ -7,20 +7,17 @@ A block becomes sharable the moment its last token is *scheduled*: whoever is ad
 the same step may read it, because the forward pass writes a layer's cache before it attends.
 """
 
-from array import array
-from hashlib import blake2b
-
 from headrace.core.plan import Work
 from headrace.core.settings import Settings
 from headrace.scheduler.blocks import BlockPool
-
-_NO_PARENT = b""
+from headrace.scheduler.hashes import PrefixHashes
 
 
 class KVLedger:
     """Block tables over one pool. A table grows at its end only and never changes in place."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, hashes: PrefixHashes) -> None:
+        self._hashes = hashes
         self.pool = BlockPool(settings.num_gpu_blocks)
         self._block_size = settings.block_size
         self._shares_prefixes = settings.enable_prefix_caching
@@ -35,7 +32,7 @@ class KVLedger:
         if not self._shares_prefixes:
             return []
         most = (work.num_tokens - 1) // self._block_size
-        self._extend_hashes(work, most)
+        self._hashes.extend(work, most)
         hits: list[int] = []
         find = self.pool.find
         for block_hash in work.block_hashes[:most]:
@@ -87,20 +84,10 @@ class KVLedger:
         full = min(end, work.num_tokens) // self._block_size
         if not self._shares_prefixes or full <= work.num_cached_blocks:
             return
-        self._extend_hashes(work, full)
+        self._hashes.extend(work, full)
         for index in range(work.num_cached_blocks, full):
             self.pool.remember(work.block_ids[index], work.block_hashes[index])
         work.num_cached_blocks = full
-
-    def _extend_hashes(self, work: Work, count: int) -> None:
-        """Chain hashes over the first `count` full blocks: each covers all tokens before it and the salt."""
-        hashes, size = work.block_hashes, self._block_size
-        while len(hashes) < count:
-            parent = hashes[-1] if hashes else _NO_PARENT
-            salt = b"" if hashes else work.request.cache_salt.encode()
-            tokens = array("q", work.token_ids[len(hashes) * size : (len(hashes) + 1) * size])
-            # The parent has a fixed width and the salt comes last: no two inputs run together alike.
-            hashes.append(blake2b(parent + tokens.tobytes() + salt, digest_size=16).digest())
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_size)

@@ -24,6 +24,7 @@ from headrace.core.output import Output
 from headrace.core.plan import Chunk, Plan, Status, Work
 from headrace.core.request import FinishReason, Request
 from headrace.core.settings import SchedulingPolicy, Settings
+from headrace.scheduler.hashes import PrefixHashes, TokenHashes
 from headrace.scheduler.ledger import KVLedger
 from headrace.scheduler.queues import make_queue
 
@@ -31,9 +32,10 @@ from headrace.scheduler.queues import make_queue
 class Scheduler:
     """Queues, block tables and the rules. Knows no clock: whoever drives it says what happened."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, hashes: PrefixHashes | None = None) -> None:
+        """`hashes` say which blocks are the same; by default the tokens do."""
         self.settings = settings
-        self.ledger = KVLedger(settings)
+        self.ledger = KVLedger(settings, hashes or TokenHashes(settings.block_size))
         self.running: list[Work] = []
         self.waiting = make_queue(settings.scheduling_policy)
         self.works: dict[str, Work] = {}
@@ -44,12 +46,15 @@ class Scheduler:
         self._steps = 0
         self._in_flight: deque[Plan] = deque()
         self._ended: list[Work] = []
+        self.queue_stands = False  # the head was blocked, and nothing has changed for it since
 
     def add(self, request: Request) -> Work:
         """Put a request at the end of the line. The caller has made sure that it can ever fit."""
         work = Work(request, self._arrivals, self.settings.max_model_len)
         self._arrivals += 1
         self.works[request.request_id] = work
+        if not self.waiting or self.settings.scheduling_policy is SchedulingPolicy.PRIORITY:
+            self.queue_stands = False  # there may be a new head
         self.waiting.push(work)
         return work
 
@@ -65,6 +70,9 @@ class Scheduler:
             plan.queue_stopped_by = Cause.KV  # what a victim gave up is not for newcomers
         else:
             budget = self._admit_waiting(plan, budget, cap)
+        # A head stopped by tokens or by a step in flight may pass in the next step; slots and blocks
+        # come back only when a request ends or gives way.
+        self.queue_stands = not plan.preempted and plan.queue_stopped_by in {Cause.SLOTS, Cause.KV}
         plan.num_scheduled_tokens = self.settings.max_num_batched_tokens - budget
         if plan.chunks:
             self._in_flight.append(plan)
@@ -111,9 +119,17 @@ class Scheduler:
         return True
 
     @property
-    def steps_in_flight(self) -> int:
-        """Steps that were planned and not updated yet."""
-        return len(self._in_flight)
+    def in_flight(self) -> Sequence[Plan]:
+        """Steps that were planned and not updated yet, the oldest first."""
+        return self._in_flight
+
+    def shift(self, steps: int) -> None:
+        """Renumber for `steps` steps that were skipped (scheduler/stretch.py)."""
+        self._steps += steps
+        for plan in self._in_flight:
+            plan.number += steps
+            for chunk in plan.chunks:
+                chunk.start += steps
 
     def take_ended(self) -> list[Work]:
         """Works that ended or were aborted since the last call."""
@@ -270,6 +286,7 @@ class Scheduler:
             self.ledger.register(work, work.num_computed_tokens - in_flight)
 
     def _end(self, work: Work) -> None:
+        self.queue_stands = False
         self.ledger.release(work)
         was_waiting = work.status is not Status.RUNNING
         work.status = Status.FINISHED

@@ -1,0 +1,105 @@
+"""Skipping quiet steps must leave exactly what taking them leaves."""
+
+from collections import deque
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.output import Output
+from headrace.core.plan import Plan
+from headrace.engine.engine import Engine
+from headrace.scheduler.scheduler import Scheduler
+from tests.traces import Trace, make_ending_trace
+
+
+class Run:
+    """Plays a trace; with `skips`, takes quiet steps at once wherever the engine says it may."""
+
+    def __init__(self, trace: Trace, *, skips: bool) -> None:
+        self.trace, self.skips = trace, skips
+        self.engine = Engine(trace.settings)
+        self.in_flight: deque[Plan] = deque()
+        self.outputs: list[Output] = []
+        self.now = self.number = self.skipped = 0
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.engine._scheduler
+
+    def play(self) -> None:
+        while self.number <= self.trace.last_step or self.engine.has_unfinished:
+            for newcomer in self.trace.arrivals(self.number):
+                self.engine.submit(replace(newcomer, arrived_ns=self.now, handed_ns=self.now), self.now)
+            for request_id in self.trace.cancels(self.number):
+                self.engine.cancel(request_id)
+            steps = min(self.engine.quiet_steps(), self._until_news()) if self.skips else 0
+            if steps > 0:
+                self.number += steps
+                self.now += 10 * steps
+                self.skipped += steps
+                self.engine.skip(steps, self.now)
+                self.engine.check()
+            else:
+                self.step()
+
+    def step(self) -> None:
+        plan = self.engine.plan(self.now)
+        if plan is not None:
+            self.in_flight.append(plan)
+        self.now += 10
+        self.number += 1
+        if self.in_flight and (plan is None or len(self.in_flight) == self.trace.settings.steps_in_flight):
+            oldest = self.in_flight.popleft()
+            # Every token the same, as skipped steps draw none: their blocks must hash alike.
+            tokens = [0 if chunk.samples else None for chunk in oldest.chunks]
+            self.outputs += [
+                o for o in self.engine.finish(oldest, tokens, self.now) if o.first or o.finish_reason
+            ]
+
+    def _until_news(self) -> int:
+        events = [p.at_step for p in self.trace.requests]
+        events += [p.cancel_at_step for p in self.trace.requests if p.cancel_at_step is not None]
+        return min((event for event in events if event > self.number), default=10**9) - self.number
+
+    def state(self) -> str:
+        scheduler = self.scheduler
+        return repr(
+            (
+                self.engine.stats(),
+                scheduler.ledger.pool.free_order(),
+                vars(scheduler.ledger.pool),
+                [
+                    [getattr(work, name) for name in work.__slots__ if name != "request"]
+                    for work in scheduler.running
+                ],
+                self.outputs,
+            )
+        )
+
+
+@given(st.integers(0, 10**9))
+def test_skipping_quiet_steps_leaves_what_taking_them_leaves(seed: int) -> None:
+    trace = make_ending_trace(seed)
+    calm = [
+        replace(
+            p,
+            request=replace(
+                p.request, sampling=replace(p.request.sampling, eos_token_id=None, stop_token_ids=frozenset())
+            ),
+        )
+        for p in trace.requests
+    ]
+    trace = replace(trace, requests=tuple(calm))
+    stepping, skipping = Run(trace, skips=False), Run(trace, skips=True)
+    stepping.play()
+    skipping.play()
+    assert skipping.number == stepping.number
+    assert skipping.state() == stepping.state()
+
+
+def test_most_of_a_calm_trace_is_skipped() -> None:
+    runs = [Run(make_ending_trace(seed), skips=True) for seed in range(30)]
+    for run in runs:
+        run.play()
+    assert sum(run.skipped for run in runs) > 0.2 * sum(run.number for run in runs)
