@@ -76,7 +76,7 @@ def chunks_of(of: Work, *lengths: int) -> list[Chunk]:
 
 
 def step(executor: Executor, *chunks: Chunk) -> list[int | None]:
-    return executor.run(Plan(list(chunks))).token_ids
+    return executor.run(Plan(chunks=list(chunks))).token_ids
 
 
 def append(to: Work, token: int) -> None:

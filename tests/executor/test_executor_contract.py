@@ -88,7 +88,12 @@ def test_a_seeded_draw_depends_on_its_own_request_only(executor: Executor) -> No
     sampling = SamplingParams(4, temperature=1.0, top_p=0.95, seed=11)
     alone = answer(executor, work("alone", PROMPT, sampling, BLOCKS), 4)
     crowd = [
-        Chunk(work(f"n{place}", OTHER, SamplingParams(4, seed=place), (30 + place * 2, 31 + place * 2)), 0, 45, True)
+        Chunk(
+            work(f"n{place}", OTHER, SamplingParams(4, seed=place), (30 + place * 2, 31 + place * 2)),
+            0,
+            45,
+            True,
+        )
         for place in range(5)
     ]
     seeded = work("a", PROMPT, sampling, ELSEWHERE)

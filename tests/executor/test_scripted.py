@@ -42,7 +42,10 @@ def test_a_block_with_the_right_tokens_after_another_beginning_is_noticed() -> N
 
 
 def test_two_chunks_that_write_over_each_other_are_noticed() -> None:
-    first, second = work("a", PROMPT, greedy(8), (1, 2, 3, 4)), work("b", PROMPT[::-1], greedy(8), (4, 5, 6, 7))
+    first, second = (
+        work("a", PROMPT, greedy(8), (1, 2, 3, 4)),
+        work("b", PROMPT[::-1], greedy(8), (4, 5, 6, 7)),
+    )
     with pytest.raises(WrongPlan, match="does not hold"):
         step(ScriptedExecutor(16, 16), Chunk(first, 0, 50, samples=True), Chunk(second, 0, 50, samples=True))
 

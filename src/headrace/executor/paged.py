@@ -31,6 +31,7 @@ class PagedExecutor:
         self.num_blocks = num_blocks
         self._block_size = model.block_size
         self._request = model.compiled.create_infer_request()
+        self._place = {port.any_name: place for place, port in enumerate(model.compiled.inputs)}
         try:
             for cache in model.caches:
                 tensor = ov.Tensor(cache.element_type, ov.Shape([num_blocks, *cache.block_shape]))
@@ -60,6 +61,11 @@ class PagedExecutor:
 
     def forget(self, work: Work) -> None:
         """Nothing is kept by work: its blocks are simply written again."""
+
+    def logits(self) -> NDArray[np.float32]:
+        """Of the last step, a row for each chunk that sampled. A view: the next step overwrites it."""
+        logits: NDArray[np.float32] = self._request.get_output_tensor(0).data
+        return logits.reshape(-1, self.model.vocab_size)
 
     def _feed(self, plan: Plan) -> list[int]:
         """Set the inputs; returns which chunks sample. Plain lists: a token must cost nanoseconds."""
@@ -99,17 +105,16 @@ class PagedExecutor:
         return sampling
 
     def _set(self, name: str, values: NDArray[np.int32] | NDArray[np.int64]) -> None:
-        self._request.set_tensor(name, ov.Tensor(values))
+        self._request.set_input_tensor(self._place[name], ov.Tensor(values))
 
     def _draw(self, plan: Plan, sampling: list[int], token_ids: list[int | None]) -> None:
-        logits: NDArray[np.float32] = self._request.get_output_tensor(0).data
         params: list[SamplingParams] = []
         num_outputs: list[int] = []
         for place in sampling:
             work = plan.chunks[place].work
             params.append(work.request.sampling)
             num_outputs.append(work.num_tokens - work.num_prompt_tokens)
-        drawn = sample(logits.reshape(len(sampling), -1), params, num_outputs)
+        drawn = sample(self.logits(), params, num_outputs)
         for place, token in zip(sampling, drawn, strict=True):
             token_ids[place] = token
 

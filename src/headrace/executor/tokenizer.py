@@ -84,11 +84,10 @@ class _ChatTemplate:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
         )
-        environment.globals.update(raise_exception=_refuse, strftime_now=_strftime_now)
         environment.filters["tojson"] = _to_json  # jinja2's own escapes for HTML
         if source:
             try:
-                self._template = environment.from_string(source)
+                self._template = environment.from_string(source, globals=_functions())
             except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
                 self._fault = f"the model's chat template is broken: {_last_line(error)}"
 
@@ -125,6 +124,11 @@ class _Steps:
         if self._left < 0:
             raise RuntimeError(f"it did not end within {_MOST_STEPS} steps")
         return self._trace
+
+
+def _functions() -> dict[str, Any]:
+    """What templates may call beyond jinja2's own."""
+    return {"raise_exception": _refuse, "strftime_now": _strftime_now}
 
 
 def _refuse(message: str) -> NoReturn:
