@@ -189,11 +189,14 @@ async def read_message(reader: asyncio.StreamReader) -> FromEngine:
 async def launch(recipe: Recipe, model_name: str) -> EngineClient:
     """Start an engine and wait until it is ready. Raises what kept it from starting."""
     process, ours = start_engine_process(recipe)
-    reader, writer = await asyncio.open_connection(sock=ours)
     try:
-        ready = await _first_message(reader, process)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            ready = await _first_message(reader, process)
+        except BaseException:
+            writer.close()
+            raise
     except BaseException:
-        writer.close()
         await end_process(process, 0.0)
         raise
     return EngineClient(process, reader, writer, ready, Metrics(model_name, ready.settings, ready.budget))

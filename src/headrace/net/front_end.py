@@ -37,11 +37,11 @@ class Generation:
 
     def __init__(self, engine: EngineClient, request: Request, asked: Asked, tokenizer: Tokenizer) -> None:
         self._engine = engine
-        self._stream: Stream = engine.submit(request)
         self._detokenizer = IncrementalDetokenizer(tokenizer, request.prompt_token_ids)
         self._stops = StopFinder(asked.stop) if asked.stop else None
         self._min_tokens = asked.min_tokens
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
+        self._stream: Stream = engine.submit(request)
 
     async def next_piece(self) -> Piece:
         """The text of the next output; the last one has a finish reason. Raises what went wrong."""
