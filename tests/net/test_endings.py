@@ -17,7 +17,7 @@ from headrace.net.server import bind
 from tests.net.http import Answer, get, post, posted
 from tests.net.scripted import ScriptedRecipe, crashing_recipe, endless_recipe, unusable_recipe
 from tests.net.serving import RunningServer, running, service
-from tests.net.test_leaving import read_past_first_event, wait_until
+from tests.net.waiting import read_past_first_event, wait_until
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]

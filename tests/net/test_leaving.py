@@ -1,10 +1,9 @@
 """A client that leaves gives its blocks back; nothing is left of anybody."""
 
 import re
-import socket
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from tests.net.http import get, post, posted
 from tests.net.scripted import SETTINGS, ScriptedRecipe
 from tests.net.serving import RunningServer, running, service
+from tests.net.waiting import read_past_first_event, wait_until
 
 CHAT = "/v1/chat/completions"
 STEP_S = 0.005
@@ -29,13 +29,6 @@ def gauge(server: RunningServer, name: str, labels: str = "") -> float:
     found = re.search(rf"^{name}{{[^}}]*{labels}[^}}]*}} (\S+)$", text, re.MULTILINE)
     assert found, f"no {name} in the metrics"
     return float(found[1])
-
-
-def wait_until(condition: Callable[[], bool], what: str, within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
-        time.sleep(0.005)
 
 
 def assert_nothing_is_left(server: RunningServer) -> None:
@@ -58,12 +51,6 @@ def body(place: int, *, stream: bool, tokens: int = 400) -> dict[str, Any]:
         "ignore_eos": True,
         "stream": stream,
     }
-
-
-def read_past_first_event(connection: socket.socket) -> None:
-    received = b""
-    while b"data: " not in received:
-        received += connection.recv(4096)
 
 
 @pytest.mark.parametrize("stream", [False, True])

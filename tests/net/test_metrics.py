@@ -10,6 +10,7 @@ from headrace.core.bill import CAUSES
 from headrace.net.metrics import one_two_five
 from tests.net.http import get, post
 from tests.net.serving import RunningServer, running, service
+from tests.net.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -46,6 +47,8 @@ def after() -> Series:
             body = {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
             assert post(server.port, CHAT, body).status == 200
         assert post(server.port, CHAT, {"messages": HELLO, "stop": "naïve"}).status == 200
+        # The stop string was found outside the engine, which hears of it after its step.
+        wait_until(lambda: value(scrape(server), "vllm:num_requests_running") == 0, "the engine rests")
         return scrape(server)
 
 
