@@ -33,7 +33,7 @@ from headrace.report.tuned import Tuned, p95_ttft_s
 from headrace.report.units import seconds
 from headrace.targets.embedded import EmbeddedServer
 from headrace.tune.candidates import Start
-from headrace.tune.search import REPEATS, Budget, conclude, search
+from headrace.tune.search import WORTHWHILE_RUNS, Budget, conclude, search
 from headrace.tune.traffic import Probe, fit, plan_runs, typical
 from headrace.workload.mixed import LONG, SHORT, MixedWorkload
 
@@ -65,6 +65,8 @@ class Plan:
     """None: fitted to the machine."""
     long_rps: float | None = None
     seed: int = 0
+    workload: MixedWorkload | None = None
+    """None: fitted to the machine and the budget."""
     output_dir: Path | None = None
     program: Sequence[str] = (sys.executable, "-m", "headrace")
 
@@ -80,7 +82,7 @@ def tune_embedded(plan: Plan, console: Console) -> tuple[Tuned, bool]:
     teller = Teller(console, plan.ends_at)
     interrupted = False
     try:
-        workload = fitted_workload(plan, teller)
+        workload = plan.workload or fitted_workload(plan, teller)
         judge = EmbeddedJudge(plan, workload, start.levers(), console)
         budget = Budget(plan.ends_at, plan.max_trials)
         outcome = search(judge, start, budget, time.monotonic, teller, target_class=SHORT)
@@ -114,14 +116,16 @@ def fitted_workload(plan: Plan, teller: "Teller") -> MixedWorkload:
         around_s = time.monotonic() - began + DRAIN_S
         probe = look(target)
     load = fit(probe, plan.max_model_len * 3 // 5)
+    short_rps = load.short_rps if plan.short_rps is None else plan.short_rps
+    numbers_of_runs = [min(runs, plan.max_trials or runs) for runs in WORTHWHILE_RUNS]
     workload = typical(
         MixedWorkload(
-            short_rps=load.short_rps if plan.short_rps is None else plan.short_rps,
+            short_rps=short_rps,
             long_rps=load.long_rps if plan.long_rps is None else plan.long_rps,
             short_output_tokens=ANSWER_TOKENS,
             long_prompt_tokens=(load.document_tokens * 3 // 4, load.document_tokens * 5 // 4),
             long_output_tokens=ANSWER_TOKENS,
-            duration_s=plan_runs(plan.ends_at - time.monotonic(), around_s, 2 * REPEATS, plan.max_trials),
+            duration_s=plan_runs(plan.ends_at - time.monotonic(), around_s, numbers_of_runs, short_rps),
             seed=plan.seed,
         )
     )
@@ -141,7 +145,8 @@ def look(target: Target) -> Probe:
     (document,) = ask_together(target, _asks(LONG, 1, PROBE_SEED, PROBE_TOKENS))
     short = ask_together(target, _asks(SHORT, NUM_PROBE_SHORT, PROBE_SEED))
     together_s = max(each.token_at[-1] for each in short) - min(each.sent_at for each in short)
-    return Probe(document.prompt_tokens, document.token_at[0] - document.sent_at, together_s / len(short))
+    # In words, as workloads count: a tokenizer that makes more tokens of them makes them slower, too.
+    return Probe(PROBE_TOKENS, document.token_at[0] - document.sent_at, together_s / len(short))
 
 
 def _target(server: EmbeddedServer, settings: Overrides | None = None) -> Target:

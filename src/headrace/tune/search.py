@@ -29,6 +29,8 @@ START: Overrides = {}
 """The starting settings: nothing overridden."""
 REPEATS = 2
 """Runs of the baseline and of the contender beyond the first of each."""
+WORTHWHILE_RUNS = tuple(1 + candidates + 2 * REPEATS for candidates in (3, 2, 1))
+"""Numbers of runs that give a whole search, the more thorough first."""
 LEAST_THROUGHPUT = 0.95
 """Share of the baseline's throughput that a contender must keep."""
 
@@ -105,17 +107,18 @@ def search(
     if score(baseline, target_class) is None:
         raise TargetFailed(_nothing_answered(baseline, target_class))
     proposal = propose(start, slow_bill(baseline, target_class))
-    tried = _explore(runs, proposal.choices)
+    tried = _explore(runs, proposal.choices, target_class)
     _repeat(runs, target_class)
     return conclude(runs.trials, target_class, proposal.choices[tried:], proposal.notes)
 
 
-def _explore(runs: _Runs, choices: Sequence[Overrides]) -> int:
-    """Run each candidate once, as long as its repeats would still fit; say how many were run."""
+def _explore(runs: _Runs, choices: Sequence[Overrides], target_class: str) -> int:
+    """Run each candidate once, as long as the repeats would still fit; say how many were run."""
     repeats = 2 * REPEATS
     for tried, choice in enumerate(choices):
-        # The first candidate goes ahead with less: some answer is better than none.
-        if runs.room() < 1 + (repeats if tried else 0):
+        # While nothing is worth repeating, the time for repeats is better spent on looking on.
+        has_contender = pick_contender(runs.trials, target_class) is not None
+        if runs.room() < 1 + (repeats if has_contender else 0):
             return tried
         runs.run(choice, planned=len(choices) - tried + repeats)
     return len(choices)

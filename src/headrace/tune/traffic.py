@@ -9,11 +9,10 @@ share of the machine goes to each class: enough documents for short requests to 
 enough short ones for a P95, and room to spare.
 """
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.workload.mixed import LONG, SHORT, MixedWorkload
+from headrace.workload.mixed import LONG, MixedWorkload
 
 DOCUMENT_S = 6.0
 """Seconds that the prompt of a document shall take alone: what makes people look for a tuner."""
@@ -25,17 +24,17 @@ SHORT_SHARE = 0.30
 MOST_SHORT_RPS = 20.0
 """More tells nothing more about a P95, and makes the client a part of the load."""
 
-LEAST_DURATION_S = 20.0
-"""A shorter run holds too few requests for a P95: better fewer candidates."""
+ENOUGH_SHORT = 25
+"""Short requests that a run should hold for its P95 to mean something: better fewer candidates."""
+LEAST_DURATION_S = 12.0
 MOST_DURATION_S = 180.0
-MOST_CANDIDATES = 3
-"""For which room is made; more are tried where runs turn out quicker than planned."""
-_QUIET_END = 0.30
-"""Last share of a run without a new document, so that runs end with short answers and their
-throughputs compare the whole run, not how long the last document took."""
-_TOLERANCE = 0.1
-"""Of the number of short requests."""
-_SEEDS = 300
+QUIET_END_S = 1.5 * DOCUMENT_S
+"""Without a new document before a run's end, so that it ends with short answers and throughputs
+compare the whole run, not how long the last document took. At most `QUIET_SHARE` of the run."""
+QUIET_SHARE = 0.30
+TOLERANCE = 0.1
+"""How far the number of a class's requests may be from the expected one."""
+_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +69,28 @@ def fit(probe: Probe, most_document_tokens: int = MOST_DOCUMENT_TOKENS) -> Load:
     )
 
 
-def plan_runs(left_s: float, around_s: float, repeats: int, max_runs: int | None) -> float:
-    """How long each run may send when it also takes `around_s` to start, warm up, drain and stop.
+def plan_runs(left_s: float, around_s: float, numbers_of_runs: Sequence[int], short_rps: float) -> float:
+    """Seconds that each run may send when it also takes `around_s` to start, warm up, drain and stop.
 
-    Room is made for the baseline, its candidates and `repeats` runs more; for fewer candidates where
-    runs would be too short, and at least for one.
+    Room is made for the first of the numbers of runs, the largest first, that leaves a run long
+    enough for a P95 of its short requests; else for the last of them.
     """
-    limit = max_runs or sys.maxsize
-    durations_s = (
-        left_s / min(1 + candidates + repeats, limit) - around_s
-        for candidates in range(MOST_CANDIDATES, 0, -1)
-    )
-    long_enough_s = next((each for each in durations_s if each >= LEAST_DURATION_S), LEAST_DURATION_S)
-    return float(round(min(MOST_DURATION_S, long_enough_s)))
+    enough_s = ENOUGH_SHORT / short_rps if short_rps else LEAST_DURATION_S
+    durations_s = [left_s / runs - around_s for runs in numbers_of_runs]
+    duration_s = next((each for each in durations_s if each >= enough_s), durations_s[-1])
+    return float(round(min(MOST_DURATION_S, max(LEAST_DURATION_S, duration_s))))
 
 
 def typical(workload: MixedWorkload) -> MixedWorkload:
     """The same workload under the first seed, from its own on, whose timetable is what its rates promise.
 
-    A short run of a Poisson process may by chance have no long document at all, or end with three.
-    Of such timetables nothing can be learned, so seeds are passed over until the numbers of both
-    classes are those expected and the last long document is not near the end. Where none is, the
-    nearest of those looked at is taken.
+    A short run of a Poisson process may by chance have no document at all, or end with three. Of
+    such timetables little can be learned, so seeds are passed over until both classes have the
+    numbers expected and the end is quiet. Where none does, the nearest of those looked at is taken.
     """
-    return min(_seeded(workload), key=_oddity)
+    # Due times do not depend on lengths, and short prompts are quicker to look at.
+    brief = replace(workload, short_prompt_tokens=(2, 2), long_prompt_tokens=(2, 2))
+    return replace(workload, seed=min(_seeded(brief), key=_oddity).seed)
 
 
 def _seeded(workload: MixedWorkload) -> Iterator[MixedWorkload]:
@@ -107,15 +104,15 @@ def _seeded(workload: MixedWorkload) -> Iterator[MixedWorkload]:
 def _oddity(workload: MixedWorkload) -> float:
     """How far a timetable is from the typical one; 0 is near enough."""
     arrivals = workload.arrivals()
-    short = sum(arrival.ask.request_class == SHORT for arrival in arrivals)
     long_due = [arrival.due_at for arrival in arrivals if arrival.ask.request_class == LONG]
     short_wanted = workload.short_rps * workload.duration_s
     long_wanted = max(1, round(workload.long_rps * workload.duration_s)) if workload.long_rps else 0
-    last_share = max(long_due, default=0.0) / workload.duration_s
+    quiet_s = min(QUIET_END_S, QUIET_SHARE * workload.duration_s)
+    too_late_s = max(long_due, default=0.0) - (workload.duration_s - quiet_s)
     return (
-        abs(len(long_due) - long_wanted)
-        + max(0.0, abs(short - short_wanted) - max(1.0, _TOLERANCE * short_wanted))
-        + max(0.0, last_share - (1 - _QUIET_END))
+        max(0.0, abs(len(long_due) - long_wanted) - TOLERANCE * long_wanted)
+        + max(0.0, abs(len(arrivals) - len(long_due) - short_wanted) - max(1.0, TOLERANCE * short_wanted))
+        + max(0.0, too_late_s / workload.duration_s)
     )
 
 
