@@ -11,6 +11,7 @@ and a batch does not, so that is also the faster way.
 """
 
 from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,11 @@ def sample(logits: Floats, params: Sequence[SamplingParams], num_outputs: Sequen
             _forbid_end(logits[row], param)
     tokens: list[int] = logits.argmax(axis=-1).tolist()
     for row, param in enumerate(params):
-        if param.temperature >= _GREEDY_BELOW:
-            weights = _weights(logits[row], float(logits[row, tokens[row]]), param)
+        if param.temperature < _GREEDY_BELOW:
+            continue
+        largest = float(logits[row, tokens[row]])
+        if isfinite(largest):  # else nothing can be weighed, and any token is as good
+            weights = _weights(logits[row], largest, param)
             tokens[row] = _pick(weights, uniform(param.seed, num_outputs[row]))
     return tokens
 

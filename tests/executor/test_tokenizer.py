@@ -1,0 +1,89 @@
+"""The built-in model's tokenizer and template, and templates that mean no good."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from headrace.core.errors import BadInput
+from headrace.core.ports import ChatMessage
+from headrace.executor.tokenizer import OpenVinoTokenizer, _ChatTemplate
+from tests.executor.prompts import PROMPTS
+
+HELLO = [ChatMessage("user", "Hello")]
+model = [pytest.mark.slow, pytest.mark.model]
+
+
+def render(source: str, messages: list[ChatMessage] = HELLO) -> str:
+    return _ChatTemplate(source, "<s>", "</s>").render(messages)
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("", "has no chat template"),
+        ("{% for", "is broken"),
+        ("{{ raise_exception('no system message, please') }}", "no system message, please"),
+        ("{{ messages[7].content }}", "refuses"),
+        ("{{ nothing.at.all }}", "refuses"),
+        ("{{ messages[0]['role'] + 1 }}", "refuses"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses"),
+        ("{% for i in range(10000000) %}x{% endfor %}", "refuses"),
+        ("{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}", "did not end"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "refuses"),
+    ],
+)
+def test_a_template_that_refuses_loops_or_reaches_out_is_bad_input(source: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        render(source)
+
+
+def test_a_template_knows_what_such_templates_expect() -> None:
+    assert render("{{ bos_token }}{{ messages[0].role | tojson }}{{ eos_token }}") == '<s>"user"</s>'
+    assert render("{% for m in messages %}{% if true %}{% continue %}{% endif %}no{% endfor %}yes") == "yes"
+    assert len(render("{{ strftime_now('%Y-%m-%d') }}")) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.model
+class TestBuiltIn:
+    def test_text_survives_and_nothing_is_added(self, tokenizer: OpenVinoTokenizer) -> None:
+        for text in PROMPTS:
+            assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
+        assert tokenizer.encode("") == []
+        assert tokenizer.encode("Hello") == [19556]
+
+    def test_special_tokens_in_a_text_are_recognised(self, tokenizer: OpenVinoTokenizer) -> None:
+        tokens = tokenizer.encode("a<|im_end|>")
+        assert tokens[-1] == tokenizer.eos_token_id == 2
+        assert tokenizer.decode(tokens) == "a"
+        assert tokenizer.vocab_size == 49_152
+
+    def test_a_text_longer_than_the_context_is_not_cut(self, tokenizer: OpenVinoTokenizer) -> None:
+        assert len(tokenizer.encode("one two three " * 6000)) >= 18_000
+
+    def test_half_a_character_is_refused(self, tokenizer: OpenVinoTokenizer) -> None:
+        with pytest.raises(BadInput, match="half a character at place 1"):
+            tokenizer.encode("a\ud800")
+
+    def test_half_a_character_of_the_model_shows(self, tokenizer: OpenVinoTokenizer) -> None:
+        tokens = tokenizer.encode("\U000e0041")  # rare enough to be spelled in bytes
+        assert len(tokens) > 1
+        assert tokenizer.decode(tokens[:-1]).endswith("\ufffd")
+
+    def test_ids_outside_the_vocabulary_say_nothing(self, tokenizer: OpenVinoTokenizer) -> None:
+        assert tokenizer.decode([19556, 49_152, -1, 1 << 70]) == "Hello"
+
+    def test_the_chat_template_is_the_model_s_own(self, tokenizer: OpenVinoTokenizer) -> None:
+        assert tokenizer.apply_chat_template([ChatMessage("system", "Be brief."), *HELLO]) == (
+            "<|im_start|>system\nBe brief.<|im_end|>\n"
+            "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+        )
+
+    def test_threads_do_not_disturb_one_another(self, tokenizer: OpenVinoTokenizer) -> None:
+        expected = [tokenizer.encode(text) for text in PROMPTS]
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(tokenizer.encode, PROMPTS * 4)) == expected * 4
+            decode = partial(tokenizer.decode, skip_special_tokens=False)
+            texts = pool.map(decode, expected * 4)
+            assert list(texts) == list(PROMPTS) * 4
