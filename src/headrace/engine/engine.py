@@ -8,6 +8,7 @@ The same object serves under the real clock and is simulated under a virtual one
 
 from collections.abc import Sequence
 
+from headrace.core.cost import StepShape
 from headrace.core.errors import BadInput, NeverFits
 from headrace.core.output import EngineStats, Output
 from headrace.core.plan import Plan, Work
@@ -83,6 +84,16 @@ class Engine:
         For simulation. 0 where that is not certain.
         """
         return 0 if self._accounts.are_open else quiet_steps(self._scheduler)
+
+    def decode_shape(self) -> StepShape:
+        """The shape of the next quiet step to be planned."""
+        running = self._scheduler.running
+        context_tokens = sum(work.num_computed_tokens for work in running) + len(running)
+        return StepShape(len(running), context_tokens, sampled_seqs=len(running))
+
+    def running_ids(self) -> list[str]:
+        """Who runs, in the order of admission."""
+        return [work.request.request_id for work in self._scheduler.running]
 
     def skip(self, steps: int, now_ns: int) -> None:
         """Take `steps` quiet steps at once, the last of which ends at `now_ns`.

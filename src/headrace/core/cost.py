@@ -1,0 +1,59 @@
+"""What one step costs: the seam between decisions and timings.
+
+    Plan -> StepShape -> CostModel -> nanoseconds
+
+A shape says everything about a step that its duration depends on, and nothing about who is in it.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.core.plan import Plan
+
+
+@dataclass(slots=True)
+class StepShape:
+    """One forward pass in numbers. Made once a step, so plain and slotted."""
+
+    decode_seqs: int = 0
+    """Requests that compute one token."""
+    decode_context_tokens: int = 0
+    """Tokens their attention reads, summed."""
+    prefill_seqs: int = 0
+    """Requests that compute more than one token."""
+    prefill_tokens: int = 0
+    prefill_context_tokens: int = 0
+    """Tokens of earlier chunks and prefix hits that prefill attention reads, summed over chunks."""
+    prefill_attention_pairs: int = 0
+    """Pairs of a new token and a token it attends to: the quadratic part of prefill."""
+    sampled_seqs: int = 0
+    """Rows that go through the vocabulary projection."""
+
+    @property
+    def tokens(self) -> int:
+        return self.decode_seqs + self.prefill_tokens
+
+
+class CostModel(Protocol):
+    """How long a step takes on some machine."""
+
+    def step_ns(self, shape: StepShape) -> int:
+        """Nanoseconds from handing over the plan to having the tokens; at least 1."""
+        ...
+
+
+def shape_of(plan: Plan) -> StepShape:
+    shape = StepShape()
+    for chunk in plan.chunks:
+        tokens, end = chunk.tokens, chunk.start + chunk.tokens
+        if chunk.samples:
+            shape.sampled_seqs += 1
+        if tokens == 1:
+            shape.decode_seqs += 1
+            shape.decode_context_tokens += end
+        else:
+            shape.prefill_seqs += 1
+            shape.prefill_tokens += tokens
+            shape.prefill_context_tokens += chunk.start
+            shape.prefill_attention_pairs += tokens * chunk.start + tokens * (tokens + 1) // 2
+    return shape

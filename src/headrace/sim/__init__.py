@@ -1,0 +1,1 @@
+"""Drives engines over a workload in virtual time: the served decisions, on a modelled machine."""

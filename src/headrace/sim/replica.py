@@ -1,0 +1,155 @@
+"""One engine on a virtual clock.
+
+    submit(request, at) --inbox-->  wake(now): finish the step that ended, let the inbox in,
+                                    skip what is quiet, plan, run  --> when to wake next
+
+A request that comes while a step runs is seen when it ends, as in vLLM. With `async_scheduling` the
+next step is planned while one runs, so it is seen one step later still.
+"""
+
+from array import array
+from collections import deque
+from dataclasses import dataclass
+
+from headrace.core.bill import Bill
+from headrace.core.cost import CostModel, StepShape, shape_of
+from headrace.core.errors import HeadraceError
+from headrace.core.output import Output
+from headrace.core.plan import Plan
+from headrace.core.request import Request
+from headrace.core.settings import Settings
+from headrace.engine.engine import Engine
+from headrace.sim.budgets import BudgetSeries
+from headrace.sim.prefixes import TracePrefixes
+from headrace.workload.trace import TraceRequest
+
+WORTH_SKIPPING = 2
+UNDRAWN_TOKEN = 0
+
+
+@dataclass(slots=True)
+class Life:
+    """What became of one request. Its tokens came at the ends of runs of steps: [first step, how many]."""
+
+    request: Request
+    traced: TraceRequest
+    token_steps: list[list[int]]
+    bill: Bill | None = None
+    cached_tokens: int = 0
+    refused: str = ""
+    finished: bool = False
+
+
+class Replica:
+    """Drives one engine; `wake` it at the instants it names."""
+
+    def __init__(self, settings: Settings, cost: CostModel, series: BudgetSeries) -> None:
+        self._prefixes = TracePrefixes(settings.block_size)
+        self.engine = Engine(settings, self._prefixes)
+        self.step_ends_ns = array("q")
+        self.outstanding = 0
+        self._cost = cost
+        self._series = series
+        self._depth = settings.steps_in_flight
+        self._inbox: list[Life] = []
+        self._lives: dict[str, Life] = {}
+        self._planned: deque[tuple[Plan, StepShape]] = deque()
+        self._step_is_running = False
+
+    def submit(self, life: Life) -> None:
+        """Taken in at the next `wake`."""
+        self._inbox.append(life)
+        self.outstanding += 1
+
+    def wake(self, now_ns: int, next_arrival_ns: int | None) -> int | None:
+        """The instant to be woken at next; None when idle. Arrivals up to `now_ns` are in the inbox."""
+        if self._step_is_running:
+            self._finish(now_ns)
+        self._take_in(now_ns)
+        woken_ns = self._skip(now_ns, next_arrival_ns)
+        if woken_ns is not None:
+            return woken_ns
+        while len(self._planned) < self._depth and (plan := self.engine.plan(now_ns)) is not None:
+            self._planned.append((plan, shape_of(plan)))
+        return self._run(now_ns)
+
+    def _run(self, now_ns: int) -> int | None:
+        self._step_is_running = bool(self._planned)
+        if not self._planned:
+            return None
+        plan, shape = self._planned[0]
+        end_ns = now_ns + self._cost.step_ns(shape)
+        self._series.add(now_ns, end_ns, plan.num_scheduled_tokens, self.engine.stats())
+        return end_ns
+
+    def _finish(self, now_ns: int) -> None:
+        self._step_is_running = False
+        plan, _ = self._planned.popleft()
+        step = len(self.step_ends_ns)
+        self.step_ends_ns.append(now_ns)
+        tokens = [UNDRAWN_TOKEN if chunk.samples else None for chunk in plan.chunks]
+        for output in self.engine.finish(plan, tokens, now_ns):
+            self._note(output, step)
+        self.engine.take_ended()
+
+    def _note(self, output: Output, step: int) -> None:
+        life = self._lives[output.request_id]
+        runs = life.token_steps
+        if runs and runs[-1][0] + runs[-1][1] == step:
+            runs[-1][1] += 1
+        else:
+            runs.append([step, 1])
+        if output.first is not None:
+            life.bill = output.first.bill
+            life.cached_tokens = output.first.num_cached_tokens
+        if output.finish_reason is not None:
+            life.finished = True
+            self._leave(output.request_id)
+
+    def _leave(self, request_id: str) -> None:
+        del self._lives[request_id]
+        self._prefixes.forget(request_id)
+        self.outstanding -= 1
+
+    def _take_in(self, now_ns: int) -> None:
+        for life in self._inbox:
+            request_id = life.request.request_id
+            self._lives[request_id] = life
+            self._prefixes.know(request_id, life.traced)
+            try:
+                self.engine.submit(life.request, now_ns)
+            except HeadraceError as error:
+                life.refused = str(error)
+                self._leave(request_id)
+        self._inbox.clear()
+
+    def _skip(self, now_ns: int, next_arrival_ns: int | None) -> int | None:
+        """Take the quiet steps that begin before the next arrival; None if there are hardly any."""
+        steps = self.engine.quiet_steps()
+        if steps < WORTH_SKIPPING:
+            return None
+        ids = self.engine.running_ids()
+        shape = self.engine.decode_shape()
+        if self._planned:  # the step in flight runs first; those planned behind it have one more token each
+            shape.decode_context_tokens -= shape.decode_seqs
+        ends = self.step_ends_ns
+        first = len(ends)
+        at_ns = now_ns
+        while len(ends) - first < steps and (next_arrival_ns is None or at_ns < next_arrival_ns):
+            at_ns += self._cost.step_ns(shape)
+            ends.append(at_ns)
+            shape.decode_context_tokens += shape.decode_seqs
+        taken = len(ends) - first
+        if not taken:
+            return None
+        self.engine.skip(taken, at_ns)
+        for _, planned in self._planned:
+            planned.decode_context_tokens += taken * planned.decode_seqs
+        self._series.add(now_ns, at_ns, taken * shape.decode_seqs, self.engine.stats())
+        for request_id in ids:
+            runs = self._lives[request_id].token_steps
+            if runs[-1][0] + runs[-1][1] == first:
+                runs[-1][1] += taken
+            else:
+                runs.append([first, taken])
+        return at_ns

@@ -1,0 +1,145 @@
+"""Runs a trace through one or more replicas in virtual time.
+
+    trace + settings + cost model --one heap of instants--> lives --> Measurement, budgets over time
+
+Deterministic to the byte: arrivals come before steps that end at the same instant, replicas in
+their order, requests in the trace's. Nothing is random and no clock is read.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from headrace.core.cost import CostModel
+from headrace.core.errors import BadInput
+from headrace.core.request import Request, SamplingParams
+from headrace.core.settings import Settings
+from headrace.sim.budgets import BudgetSample, BudgetSeries
+from headrace.sim.replica import Life, Replica
+from headrace.workload.trace import TraceRequest
+
+Router = Callable[[Sequence[Replica], TraceRequest], int]
+"""Chooses a replica for a request that has just arrived, by index."""
+
+
+def least_outstanding(replicas: Sequence[Replica], traced: TraceRequest) -> int:
+    """The replica with the fewest unfinished requests, the first of equals."""
+    del traced
+    return min(range(len(replicas)), key=lambda index: replicas[index].outstanding)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What came out: every request of the trace once, in its order."""
+
+    lives: tuple[Life, ...]
+    replica_of: tuple[int, ...]
+    step_ends_ns: tuple[Sequence[int], ...]
+    """Of each replica: when its steps ended."""
+    budgets: tuple[tuple[BudgetSample, ...], ...]
+    """Of each replica."""
+    preemptions: int
+    steps: int
+
+
+@dataclass(slots=True)
+class _Run:
+    trace: Sequence[TraceRequest]
+    replicas: list[Replica]
+    router: Router
+    lives: list[Life] = field(default_factory=list[Life])
+    replica_of: list[int] = field(default_factory=list[int])
+    wakes: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # heap: (ns, replica)
+    sleeping: set[int] = field(default_factory=set[int])
+
+
+def simulate(
+    trace: Sequence[TraceRequest],
+    settings: Settings,
+    cost: CostModel,
+    *,
+    replicas: int = 1,
+    router: Router = least_outstanding,
+    bin_s: float = 1.0,
+) -> Simulated:
+    """Raises `BadInput` for a trace out of order or without requests, or fewer than one replica."""
+    _refuse_nonsense(trace, replicas)
+    series = [BudgetSeries(bin_s) for _ in range(replicas)]
+    run = _Run(trace, [Replica(settings, cost, each) for each in series], router)
+    run.sleeping.update(range(replicas))
+    _play(run)
+    stats = [replica.engine.stats() for replica in run.replicas]
+    return Simulated(
+        lives=tuple(run.lives),
+        replica_of=tuple(run.replica_of),
+        step_ends_ns=tuple(replica.step_ends_ns for replica in run.replicas),
+        budgets=tuple(each.samples() for each in series),
+        preemptions=sum(each.preemptions for each in stats),
+        steps=sum(each.steps for each in stats),
+    )
+
+
+def _play(run: _Run) -> None:
+    arrivals = [round(traced.due_at * 1e9) for traced in run.trace]
+    arrived = 0
+    while arrived < len(arrivals) or run.wakes:
+        next_ns = arrivals[arrived] if arrived < len(arrivals) else None
+        if next_ns is not None and (not run.wakes or next_ns <= run.wakes[0][0]):
+            index = _arrive(run, arrived, next_ns)
+            arrived += 1
+            if index in run.sleeping:
+                run.sleeping.discard(index)
+                heapq.heappush(run.wakes, (next_ns, index))
+            continue
+        now_ns, index = heapq.heappop(run.wakes)
+        woken_ns = run.replicas[index].wake(now_ns, next_ns)
+        if woken_ns is None:
+            run.sleeping.add(index)
+        else:
+            heapq.heappush(run.wakes, (woken_ns, index))
+
+
+def _arrive(run: _Run, number: int, at_ns: int) -> int:
+    traced = run.trace[number]
+    index = run.router(run.replicas, traced)
+    request = Request(
+        request_id=str(number),
+        prompt_token_ids=_some_tokens(traced.prompt_tokens),
+        sampling=SamplingParams(max_tokens=traced.output_tokens),
+        arrived_ns=at_ns,
+        handed_ns=at_ns,
+        priority=traced.priority,
+    )
+    life = Life(request, traced, [])
+    run.lives.append(life)
+    run.replica_of.append(index)
+    run.replicas[index].submit(life)
+    return index
+
+
+_ZEROS = (0,) * 4096
+
+
+def _some_tokens(count: int) -> tuple[int, ...]:
+    """Nobody looks at the tokens of a simulated prompt, only at how many there are."""
+    return _ZEROS[:count] if count <= len(_ZEROS) else (0,) * count
+
+
+def _refuse_nonsense(trace: Sequence[TraceRequest], replicas: int) -> None:
+    if replicas < 1:
+        raise BadInput(f"{replicas} replicas; at least one is needed")
+    if not trace:
+        raise BadInput("the workload has no requests")
+    before = 0.0
+    for number, traced in enumerate(trace):
+        if not traced.due_at >= before:
+            raise BadInput(
+                f"request {number} is due at {traced.due_at} s, after one due at {before} s",
+                "sort the trace by time",
+            )
+        if traced.prompt_tokens < 1 or traced.output_tokens < 1:
+            raise BadInput(
+                f"request {number} has {traced.prompt_tokens} prompt tokens and {traced.output_tokens} "
+                "output tokens; each must be at least 1"
+            )
+        before = traced.due_at

@@ -1,0 +1,21 @@
+"""A workload without text: when requests arrive and how long they are, prefix sharing included.
+
+Instants are seconds from the first row of the trace. What a row cannot say it does not invent:
+a trace without prefix information shares nothing.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One request of a trace."""
+
+    due_at: float
+    prompt_tokens: int
+    output_tokens: int
+    request_class: str = "all"
+    priority: int = 0
+    prefix_ids: tuple[int, ...] = ()
+    """One id for each `prefix_block_tokens` tokens of the prompt; equal ids mean equal tokens up to there."""
+    prefix_block_tokens: int = 0
