@@ -116,7 +116,7 @@ def test_defaults_give_way_to_what_is_given() -> None:
 )
 def test_budgets_that_contradict_each_other_are_refused(given: dict[str, int]) -> None:
     with pytest.raises(BadInput):
-        decide({**OPTIONS, **given}, 8192)  # pyright: ignore[reportArgumentType]  of mixed values
+        decide({**OPTIONS, **given}, 8192)  # pyright: ignore[reportArgumentType] - of mixed values
 
 
 def test_the_budgets_are_announced_in_80_columns_and_the_last_line_is_for_programs() -> None:

@@ -122,7 +122,7 @@ def test_a_server_can_be_stopped_while_it_loads() -> None:
     [(unusable_recipe, ModelUnusable, "cut off"), (crashing_recipe, EngineDied, "out of luck")],
 )
 def test_an_engine_that_cannot_start_says_why(recipe: object, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words), running(service(recipe)):  # pyright: ignore[reportArgumentType]  of a union
+    with pytest.raises(error, match=words), running(service(recipe)):  # pyright: ignore[reportArgumentType] - of a union
         pass
 
 

@@ -50,7 +50,7 @@ def token_range(text: str) -> tuple[int, int]:
     return int(fewest), int(most or fewest)
 
 
-@click.command(no_args_is_help=True)
+@click.command(no_args_is_help=True, short_help="How a server behaves under mixed traffic.")
 @click.argument("url")
 @click.option("--model", help="Model to ask for.  [default: the server's first]")
 @click.option("--short-rps", default=STANDARD.short_rps, show_default=True, help="Short chats a second.")
@@ -103,7 +103,7 @@ def bench(url: str, **options: Unpack[Options]) -> None:
       headrace bench localhost:8000
       headrace bench http://10.0.0.7:8000 --short-rps 8 --long-rps 0.5 --duration 120
       headrace bench localhost:8000 --long-rps 0 --seed 7 --output short.jsonl --json
-    """  # noqa: D301 - click looks for the character itself, not for a backslash
+    """
     url = base_url(url)
     workload = _workload(options)
     _check(options)

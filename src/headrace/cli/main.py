@@ -41,7 +41,7 @@ def main() -> None:
       headrace tune                    the main job, on a small built-in model
       headrace serve smollm2           an OpenAI-compatible server, from one file
       headrace bench localhost:8000    how a server behaves under mixed traffic
-    """  # noqa: D301 - click looks for the character itself, not for a backslash
+    """
 
 
 main.add_command(bench)

@@ -45,6 +45,7 @@ class Options(TypedDict):
 @click.command(
     cls=SectionedCommand,
     no_args_is_help=True,
+    short_help="An OpenAI-compatible server, from one file.",
     sections={
         "Server": ("host", "port", "served_model_name", "shutdown_timeout"),
         "Budgets of a step": (
@@ -179,7 +180,7 @@ def serve(model: str, **options: Unpack[Options]) -> None:
     \b
       curl -N localhost:8000/v1/chat/completions -d
         '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'
-    """  # noqa: D301 - click looks for the character itself, not for a backslash
+    """
     with bind(options["host"], options["port"]) as listener:
         files = locate(model)
         flags = decide(options, files.max_model_len)

@@ -77,7 +77,7 @@ def _engine_main(connection: socket.socket, recipe: Recipe) -> None:
         return  # the HTTP process is gone: nobody to tell
     except HeadraceError as error:
         _report(channel, error)
-    except Exception as error:  # noqa: BLE001  whatever ends the engine must reach the people waiting for it
+    except Exception as error:  # noqa: BLE001 - whatever ends the engine must reach the people waiting for it
         traceback.print_exc()
         _report(channel, EngineDied(f"{type(error).__name__}: {error}"))
 
