@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.core.plan import Chunk, Plan
+from headrace.core.plan import Chunk, Plan, Status
 from headrace.core.ports import Executor
 from headrace.core.request import SamplingParams
 from headrace.executor.scripted import ScriptedExecutor
@@ -99,6 +99,17 @@ def test_a_seeded_draw_depends_on_its_own_request_only(executor: Executor) -> No
     seeded = work("a", PROMPT, sampling, ELSEWHERE)
     first = step(executor, *crowd, Chunk(seeded, 0, 70, samples=True))[-1]
     assert first == alone[0]
+
+
+def test_a_work_that_was_cancelled_after_planning_disturbs_nobody(executor: Executor) -> None:
+    expected = answer(executor, work("alone", PROMPT, greedy(2), BLOCKS), 2)
+    answering = work("a", PROMPT, greedy(2), ELSEWHERE)
+    cancelled = work("gone", OTHER, greedy(2), ())
+    cancelled.status = Status.FINISHED
+    first, _ = step(executor, Chunk(answering, 0, 70, samples=True), Chunk(cancelled, 30, 15, samples=True))
+    assert first == expected[0]
+    append(answering, expected[0])
+    assert step(executor, Chunk(answering, 70, 1, samples=True)) == expected[1:]
 
 
 def test_forgetting_is_allowed_for_any_work_at_any_time(executor: Executor) -> None:

@@ -31,7 +31,8 @@ class KvCacheDtype(StrEnum):
     F32 = "f32"
     F16 = "f16"
     U8 = "u8"
-    """With a scale per token: a third of the memory, and other tokens than `F32`."""
+    """8 bits with scales: a third of the memory. Other tokens than `F32`, and not quite independent of
+    how a prompt is cut into chunks, as the keys of a block share their scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ def load(
         _project_only_sampled_rows(model)
         compiled = core.compile_model(model, "CPU", plugin_properties(dtype, num_threads))
         caches = _cache_inputs(compiled)
+        block_size = _block_size(caches)
         vocab_size = compiled.output(0).get_partial_shape()[-1].get_length()
     except RuntimeError as error:
         reason = [line for line in str(error).splitlines() if line][-1][:300]
@@ -95,7 +97,7 @@ def load(
             f"OpenVINO cannot run {files.name} ({files.folder}): {reason}",
             "if the folder may be damaged, remove it and convert or export the model again",
         ) from error
-    return PagedModel(files, compiled, caches, caches[0].block_shape[1], vocab_size, dtype)
+    return PagedModel(files, compiled, caches, block_size, vocab_size, dtype)
 
 
 def plugin_properties(dtype: KvCacheDtype, num_threads: int | None = None) -> dict[str, str | int]:
@@ -136,6 +138,12 @@ def _cache_inputs(compiled: ov.CompiledModel) -> tuple[CacheInput, ...]:
             caches.append(CacheInput(port.any_name, port.get_element_type(), block_shape))
     if not caches:
         raise RuntimeError("the model has no attention that could be paged")
-    if len({cache.block_shape[1] for cache in caches}) != 1:
-        raise RuntimeError("its layers disagree on the block size")
     return tuple(caches)
+
+
+def _block_size(caches: tuple[CacheInput, ...]) -> int:
+    """Rows of a value block. Keys may have more: in `U8` the scales of a block follow its keys."""
+    sizes = {cache.block_shape[1] for cache in caches if cache.name.startswith("value_")}
+    if len(sizes) != 1:
+        raise RuntimeError(f"its layers disagree on the block size: {sorted(sizes)}")
+    return sizes.pop()

@@ -88,6 +88,9 @@ class PagedExecutor:
             past.append(start)
             begins.append(len(tokens))
             blocks += work.block_ids[: -(-end // block_size)]
+            missing = -(-end // block_size) - (len(blocks) - block_begins[-1])
+            if missing > 0:  # cancelled since it was planned: it computes into the null block, for nobody
+                blocks += [0] * missing
             block_begins.append(len(blocks))
             longest = max(longest, end)
             if chunk.samples:

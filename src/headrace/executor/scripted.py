@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.plan import Chunk, Plan, Work
+from headrace.core.plan import Chunk, Plan, Status, Work
 from headrace.core.ports import ChatMessage, StepResult
 
 _MASK = (1 << 62) - 1
@@ -53,11 +53,13 @@ class ScriptedExecutor:
     def run(self, plan: Plan) -> StepResult:
         start_ns = time.monotonic_ns()
         seen: set[str] = set()
-        for chunk in plan.chunks:
+        # Works that were cancelled since they were planned have no blocks any more, and no reader.
+        alive = [chunk for chunk in plan.chunks if chunk.work.status is not Status.FINISHED]
+        for chunk in alive:
             self._check_shape(chunk, seen)
-        for chunk in plan.chunks:  # all write before any reads, as in a real pass
+        for chunk in alive:  # all write before any reads, as in a real pass
             self._write(chunk)
-        for chunk in plan.chunks:
+        for chunk in alive:
             self._read(chunk)
         tokens = [self._next_token(chunk.work) if chunk.samples else None for chunk in plan.chunks]
         if self._step_s:
@@ -114,7 +116,8 @@ class ScriptedExecutor:
         eos = sampling.eos_token_id
         if eos is not None and self._eos_after == drawn and drawn >= sampling.min_tokens:
             return eos
-        mixed = (self._digests[work.request.request_id].state ^ (sampling.seed * 0x9E3779B1)) & _MASK
+        digests = self._digests.get(work.request.request_id, _Digests())
+        mixed = (digests.state ^ (sampling.seed * 0x9E3779B1)) & _MASK
         letter = (mixed ^ (mixed >> 29)) % 27
         return ord(" ") if letter == 26 else ord("a") + letter
 

@@ -1,0 +1,71 @@
+"""What the OpenVINO executor says about itself, and what it refuses."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import BadInput, ModelUnusable
+from headrace.executor.models import ModelFiles
+from headrace.executor.paged import PagedExecutor, load
+from tests.executor.driving import answer, greedy, work
+
+pytestmark = [pytest.mark.slow, pytest.mark.model]
+
+PROMPT = tuple(range(1000, 1100))
+
+
+def test_a_block_costs_what_its_shape_says(paged: PagedExecutor) -> None:
+    model = paged.model
+    assert model.block_size == 32
+    assert model.kv_bytes_per_block == 32 * 2 * 30 * 3 * 64 * 4
+    assert model.vocab_size == 49_152
+    assert 80e6 < model.weights_bytes < 100e6
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("f16", 0.5), ("u8", 0.3)])
+def test_a_smaller_kv_type_takes_less_memory_and_still_answers(
+    files: ModelFiles, paged: PagedExecutor, dtype: str, share: float
+) -> None:
+    model = load(files, dtype)
+    assert model.kv_bytes_per_block / paged.model.kv_bytes_per_block == pytest.approx(share, abs=0.02)
+    assert model.block_size == 32
+    executor = PagedExecutor(model, 8)
+    fresh = answer(executor, work("a", PROMPT, greedy(8), (1, 2, 3, 4)), 8)
+    answer(executor, work("b", PROMPT[::-1], greedy(8), (4, 3, 2, 1)), 8)
+    assert answer(executor, work("c", PROMPT, greedy(8), (1, 2, 3, 4)), 8) == fresh, (
+        "blocks can be used again"
+    )
+
+
+def test_an_unknown_kv_type_is_refused_with_those_there_are(files: ModelFiles) -> None:
+    with pytest.raises(BadInput, match="'fp8'; it can be auto, f32, f16, u8"):
+        load(files, "fp8")
+
+
+def test_more_blocks_than_there_is_memory_are_refused_with_the_size(paged: PagedExecutor) -> None:
+    with pytest.raises(ModelUnusable, match="no memory for 1000000000000 KV blocks"):
+        PagedExecutor(paged.model, 10**12)
+
+
+def test_a_damaged_model_is_refused(files: ModelFiles, tmp_path: Path) -> None:
+    for source in files.folder.iterdir():
+        (tmp_path / source.name).symlink_to(source)
+    damaged = dataclasses.replace(files, folder=tmp_path)
+    (tmp_path / "openvino_model.bin").unlink()
+    (tmp_path / "openvino_model.bin").write_bytes(
+        (files.folder / "openvino_model.bin").read_bytes()[: 1 << 20]
+    )
+    with pytest.raises(ModelUnusable, match="cannot run smollm2"):
+        load(damaged)
+    (tmp_path / "openvino_model.xml").unlink()
+    (tmp_path / "openvino_model.xml").write_text("<net>")
+    with pytest.raises(ModelUnusable, match="cannot run smollm2"):
+        load(damaged)
+
+
+def test_a_model_that_is_no_language_model_is_refused(files: ModelFiles, tmp_path: Path) -> None:
+    for suffix in (".xml", ".bin"):
+        (tmp_path / f"openvino_model{suffix}").symlink_to(files.folder / f"openvino_detokenizer{suffix}")
+    with pytest.raises(ModelUnusable, match="cannot run"):
+        load(dataclasses.replace(files, folder=tmp_path))
