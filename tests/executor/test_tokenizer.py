@@ -1,12 +1,17 @@
 """The built-in model's tokenizer and template, and templates that mean no good."""
 
+import dataclasses
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from headrace.core.errors import BadInput
 from headrace.core.ports import ChatMessage
+from headrace.executor import convert
+from headrace.executor.models import ModelFiles
 from headrace.executor.tokenizer import OpenVinoTokenizer, _ChatTemplate
 from tests.executor.prompts import PROMPTS
 
@@ -61,6 +66,15 @@ class TestBuiltIn:
 
     def test_a_text_longer_than_the_context_is_not_cut(self, tokenizer: OpenVinoTokenizer) -> None:
         assert len(tokenizer.encode("one two three " * 6000)) >= 18_000
+
+    def test_what_the_converter_mends_stays_mended(self, files: ModelFiles, tmp_path: Path) -> None:
+        for path in files.folder.glob("openvino_*tokenizer.*"):
+            shutil.copy(path, tmp_path)
+        convert.mend(tmp_path)
+        again = OpenVinoTokenizer(dataclasses.replace(files, folder=tmp_path))
+        assert len(again.encode("one two three " * 3000)) >= 9000
+        assert again.apply_chat_template(HELLO).endswith("assistant\n")
+        assert again.eos_token_id == 2
 
     def test_half_a_character_is_refused(self, tokenizer: OpenVinoTokenizer) -> None:
         with pytest.raises(BadInput, match="half a character at place 1"):

@@ -27,10 +27,11 @@ def convert(gguf: Path, folder: Path) -> None:
     link.symlink_to(gguf.resolve())
     openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
     link.unlink()
-    _mend(folder)
+    mend(folder)
 
 
-def _mend(folder: Path) -> None:
+def mend(folder: Path) -> None:
+    """Rewrite the tokenizer and the detokenizer without their faults."""
     core = ov.Core()
     core.add_extension(str(openvino_tokenizers._ext_path))  # noqa: SLF001 - the library names it nowhere else
     for name in ("openvino_tokenizer", "openvino_detokenizer"):
