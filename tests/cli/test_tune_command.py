@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from rich.console import Console
 
 from headrace.cli.main import main
 from headrace.cli.tune import Duration
-from headrace.cli.tuning import EmbeddedJudge, Plan, Teller, fitted_workload, tune_embedded
+from headrace.cli.tuning import EmbeddedJudge, Overloaded, Plan, Teller, fitted_workload, tune_embedded
 from headrace.core.errors import BadInput
 from headrace.core.trial import Verdict
 from headrace.measure import record
@@ -207,10 +207,25 @@ def test_a_start_that_cannot_be_served_says_why() -> None:
 @pytest.mark.slow
 def test_the_load_is_fitted_to_the_machine() -> None:
     plan = Plan("scripted", MAX_MODEL_LEN, time.monotonic() + 300, long_rps=0.5, program=PROGRAM)
-    workload = fitted_workload(plan, Teller(Console(stderr=True), plan.ends_at))
+    workload, around_s = fitted_workload(plan, Teller(Console(stderr=True), plan.ends_at))
+    assert around_s > 0
     assert workload.short_rps > 1
     assert workload.long_rps == 0.5
     assert 12 <= workload.duration_s <= 60
+
+
+@pytest.mark.slow
+def test_a_start_that_falls_behind_is_not_judged_unless_the_load_is_wanted() -> None:
+    plan = Plan("scripted", MAX_MODEL_LEN, time.monotonic() + 60, program=PROGRAM)
+    flood = replace(WORKLOAD, long_rps=6, duration_s=1)
+    judge = EmbeddedJudge(plan, flood, {}, Console(stderr=True))
+    with pytest.raises(Overloaded) as caught:
+        judge({})
+    assert caught.value.took_s > 1.2 * flood.duration_s
+    assert judge({}).duration_s > 1.2 * flood.duration_s  # later runs are results, whatever they show
+    tolerant = EmbeddedJudge(plan, flood, {}, Console(stderr=True))
+    tolerant.tolerates_overload = True
+    assert tolerant({}).duration_s > 1.2 * flood.duration_s
 
 
 def test_a_context_too_short_for_documents_is_refused() -> None:

@@ -12,7 +12,10 @@ from headrace.tune.traffic import (
     MOST_DURATION_S,
     SHORT_SHARE,
     Probe,
+    document_length,
     fit,
+    keeps_up,
+    lighter,
     plan_runs,
     typical,
 )
@@ -20,25 +23,27 @@ from headrace.workload.mixed import LONG, SHORT, MixedWorkload
 
 
 @given(st.floats(0.01, 60), st.floats(0.005, 10))
-def test_a_load_spends_its_shares_of_the_machine_and_no_more(document_s: float, short_s: float) -> None:
-    load = fit(Probe(1500, document_s, short_s))
-    assert load.short_rps * short_s <= SHORT_SHARE * 1.06
-    assert load.long_rps * load.document_tokens * document_s / 1500 == pytest.approx(LONG_SHARE, rel=0.06)
-    assert 1200 <= load.document_tokens <= MOST_DOCUMENT_TOKENS
+def test_rates_spend_their_shares_of_the_machine_and_no_more(document_s: float, short_s: float) -> None:
+    rates = fit(Probe(1500, document_s, short_s))
+    assert rates.short_rps * short_s <= SHORT_SHARE * 1.06
+    assert rates.long_rps * document_s == pytest.approx(LONG_SHARE, rel=0.06)
 
 
 def test_documents_take_seconds_on_slow_machines_and_fast_ones() -> None:
-    assert fit(Probe(1500, 2.5, 0.3)).document_tokens == 3600  # 600 tokens a second: 6 s
-    assert fit(Probe(1500, 0.5, 0.1)).document_tokens == MOST_DOCUMENT_TOKENS
-    assert fit(Probe(1500, 0.5, 0.1), most_document_tokens=2000).document_tokens == 2000
-    assert fit(Probe(1500, 20.0, 1.0)).document_tokens == 1200
+    assert document_length(1500, 2.5) == 3600  # 600 tokens a second: 6 s
+    assert document_length(1500, 0.5) == MOST_DOCUMENT_TOKENS
+    assert document_length(1500, 0.5, most_tokens=2000) == 2000
+    assert document_length(1500, 20.0) == 1200
 
 
-def test_the_reference_machine_gets_the_reference_load() -> None:
-    """650 prompt tokens a second and 0.25 s a short request: about 1.2 short and 0.07 documents a second."""
-    load = fit(Probe(1500, 1500 / 650, 0.25))
-    assert load.short_rps == pytest.approx(1.2)
-    assert load.long_rps == pytest.approx(0.067, abs=0.005)
+def test_a_load_that_a_server_fell_behind_is_made_lighter_in_proportion() -> None:
+    workload = MixedWorkload(short_rps=1.4, long_rps=0.08, duration_s=34)
+    assert keeps_up(workload, 37.0)
+    assert not keeps_up(workload, 49.0)
+    less = lighter(workload, 49.0)
+    assert less.short_rps == 0.68
+    assert less.long_rps == 0.039
+    assert replace(less, short_rps=1.4, long_rps=0.08) == workload
 
 
 def test_runs_share_the_time_and_candidates_are_given_up_before_a_meaningful_p95_is() -> None:

@@ -11,7 +11,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +22,7 @@ from headrace.core.exchange import Answer, Ask, Broken
 from headrace.core.measurement import Measurement
 from headrace.core.ports import Overrides
 from headrace.core.settings import Settings
-from headrace.core.trial import NoResult, Trial
+from headrace.core.trial import NoResult, Outcome, Trial
 from headrace.measure import record
 from headrace.measure.run import Event
 from headrace.measure.summary import ALL, summarise
@@ -34,7 +34,7 @@ from headrace.report.units import seconds
 from headrace.targets.embedded import EmbeddedServer
 from headrace.tune.candidates import Start
 from headrace.tune.search import WORTHWHILE_RUNS, Budget, conclude, search
-from headrace.tune.traffic import Probe, fit, plan_runs, typical
+from headrace.tune.traffic import Probe, document_length, fit, keeps_up, lighter, plan_runs, typical
 from headrace.workload.mixed import LONG, SHORT, MixedWorkload
 
 TIMEOUT_S = 60.0
@@ -43,11 +43,12 @@ DRAIN_S = 4.0
 """What the last answers of a run take, roughly."""
 PROBE_SEED = 1_000_003
 """Far from the timetables' seeds: no prompt of theirs may be known to a prefix cache."""
-PROBE_TOKENS = 1500
+PROBE_TOKENS = 1000
 WARM_UP_TOKENS = 300
 NUM_PROBE_SHORT = 8
 ANSWER_TOKENS = (12, 24)
 """Brief: a run shall hold enough requests for a P95 of the first token."""
+MOST_LIGHTER_LOADS = 2
 LEAST_MODEL_LEN = 2200
 """A context in which the probe, the shortest documents and their answers have room."""
 
@@ -71,6 +72,14 @@ class Plan:
     program: Sequence[str] = (sys.executable, "-m", "headrace")
 
 
+class Overloaded(Exception):
+    """The starting settings fell behind the load: above the knee, all settings are alike in queueing."""
+
+    def __init__(self, took_s: float) -> None:
+        super().__init__(took_s)
+        self.took_s = took_s
+
+
 def tune_embedded(plan: Plan, console: Console) -> tuple[Tuned, bool]:
     """Search, and say whether it was interrupted; then the outcome is of the trials until then."""
     if plan.max_model_len < LEAST_MODEL_LEN:
@@ -82,14 +91,30 @@ def tune_embedded(plan: Plan, console: Console) -> tuple[Tuned, bool]:
     teller = Teller(console, plan.ends_at)
     interrupted = False
     try:
-        workload = plan.workload or fitted_workload(plan, teller)
-        judge = EmbeddedJudge(plan, workload, start.levers(), console)
-        budget = Budget(plan.ends_at, plan.max_trials)
-        outcome = search(judge, start, budget, time.monotonic, teller, target_class=SHORT)
+        outcome = _search(plan, start, teller)
     except KeyboardInterrupt:
         teller.say("interrupted; this is what was learned until now")
         outcome, interrupted = conclude(teller.trials, SHORT), True
     return Tuned(outcome, start.levers(), plan.model, SHORT), interrupted
+
+
+def _search(plan: Plan, start: Start, teller: "Teller") -> Outcome:
+    """Search under a load that the start can carry: as the probe suggests, or less if it falls behind."""
+    workload, around_s = (plan.workload, 0.0) if plan.workload else fitted_workload(plan, teller)
+    budget = Budget(plan.ends_at, plan.max_trials)
+    is_fixed = plan.workload is not None or plan.short_rps is not None or plan.long_rps is not None
+    for lighter_loads in range(MOST_LIGHTER_LOADS, -1, -1):
+        judge = EmbeddedJudge(plan, workload, start.levers(), teller.console)
+        judge.tolerates_overload = is_fixed or lighter_loads == 0
+        try:
+            return search(judge, start, budget, time.monotonic, teller, target_class=SHORT)
+        except Overloaded as overloaded:
+            workload = _timed(plan, lighter(workload, overloaded.took_s), around_s)
+            teller.say(
+                f"  the start took {seconds(overloaded.took_s)} to answer: too much load to learn from; "
+                f"now {workload.describe()}"
+            )
+    raise AssertionError("the last load is always tolerated")
 
 
 def starting_levers(max_model_len: int) -> Start:
@@ -106,34 +131,38 @@ def starting_levers(max_model_len: int) -> Start:
 # --- traffic -----------------------------------------------------------------------------------
 
 
-def fitted_workload(plan: Plan, teller: "Teller") -> MixedWorkload:
-    """Look how fast the machine is, and choose a load and a length of runs that fit it and the budget."""
+def fitted_workload(plan: Plan, teller: "Teller") -> tuple[MixedWorkload, float]:
+    """A load that fits this machine, and what a run takes beside sending it, in seconds."""
     began = time.monotonic()
     teller.say(f"starting {plan.model} to see how fast this machine is")
     with EmbeddedServer(plan.model, {}, program=plan.program) as server:
         target = _target(server)
         warm_up(target)
         around_s = time.monotonic() - began + DRAIN_S
-        probe = look(target)
-    load = fit(probe, plan.max_model_len * 3 // 5)
-    short_rps = load.short_rps if plan.short_rps is None else plan.short_rps
-    numbers_of_runs = [min(runs, plan.max_trials or runs) for runs in WORTHWHILE_RUNS]
-    workload = typical(
-        MixedWorkload(
-            short_rps=short_rps,
-            long_rps=load.long_rps if plan.long_rps is None else plan.long_rps,
-            short_output_tokens=ANSWER_TOKENS,
-            long_prompt_tokens=(load.document_tokens * 3 // 4, load.document_tokens * 5 // 4),
-            long_output_tokens=ANSWER_TOKENS,
-            duration_s=plan_runs(plan.ends_at - time.monotonic(), around_s, numbers_of_runs, short_rps),
-            seed=plan.seed,
-        )
+        probe = look(target, plan.max_model_len * 3 // 5)
+    rates = fit(probe)
+    workload = MixedWorkload(
+        short_rps=rates.short_rps if plan.short_rps is None else plan.short_rps,
+        long_rps=rates.long_rps if plan.long_rps is None else plan.long_rps,
+        short_output_tokens=ANSWER_TOKENS,
+        long_prompt_tokens=(probe.document_tokens * 3 // 4, probe.document_tokens * 5 // 4),
+        long_output_tokens=ANSWER_TOKENS,
+        seed=plan.seed,
     )
+    workload = _timed(plan, workload, around_s)
     teller.say(
-        f"{probe.document_tokens / probe.document_s:.0f} prompt tokens a second, a short request in "
-        f"{seconds(probe.short_each_s)}; so every run sends {workload.describe()}"
+        f"a document of {probe.document_tokens} tokens takes {seconds(probe.document_s)} here, a short "
+        f"request {seconds(probe.short_each_s)}; so every run sends {workload.describe()}"
     )
-    return workload
+    return workload, around_s
+
+
+def _timed(plan: Plan, workload: MixedWorkload, around_s: float) -> MixedWorkload:
+    """As long as the time left allows, under a seed that makes it typical."""
+    numbers_of_runs = [min(runs, plan.max_trials or runs) for runs in WORTHWHILE_RUNS]
+    left_s = plan.ends_at - time.monotonic()
+    duration_s = plan_runs(left_s, around_s, numbers_of_runs, workload.short_rps)
+    return typical(replace(workload, duration_s=duration_s, seed=plan.seed))
 
 
 def warm_up(target: Target) -> None:
@@ -141,12 +170,22 @@ def warm_up(target: Target) -> None:
     ask_together(target, [*_asks(SHORT, 2, PROBE_SEED + 1), *_asks(LONG, 1, PROBE_SEED + 1, WARM_UP_TOKENS)])
 
 
-def look(target: Target) -> Probe:
-    (document,) = ask_together(target, _asks(LONG, 1, PROBE_SEED, PROBE_TOKENS))
+def look(target: Target, most_document_tokens: int) -> Probe:
+    """Time a document of the length that suits this machine, and short requests. All counted in words,
+    as workloads do: a tokenizer that makes more tokens of them makes them slower, too.
+    """
+    tokens = document_length(PROBE_TOKENS, _first_token_s(target, PROBE_TOKENS), most_document_tokens)
+    document_s = _first_token_s(target, tokens)
     short = ask_together(target, _asks(SHORT, NUM_PROBE_SHORT, PROBE_SEED))
     together_s = max(each.token_at[-1] for each in short) - min(each.sent_at for each in short)
-    # In words, as workloads count: a tokenizer that makes more tokens of them makes them slower, too.
-    return Probe(PROBE_TOKENS, document.token_at[0] - document.sent_at, together_s / len(short))
+    return Probe(tokens, document_s, together_s / len(short))
+
+
+def _first_token_s(target: Target, document_tokens: int) -> float:
+    # The seed differs with the length, so that one document does not begin as another.
+    asks = _asks(LONG, 1, PROBE_SEED + document_tokens, document_tokens)
+    (answer,) = ask_together(target, asks)
+    return answer.token_at[0] - answer.sent_at
 
 
 def _target(server: EmbeddedServer, settings: Overrides | None = None) -> Target:
@@ -185,13 +224,17 @@ def _asks(name: str, count: int, seed: int, long_tokens: int = 2) -> list[Ask]:
 
 
 class EmbeddedJudge:
-    """Measures one choice of settings on a server of its own."""
+    """Measures one choice of settings on a server of its own.
+
+    Raises `Overloaded` when its first run falls behind the load, unless told to tolerate that.
+    """
 
     def __init__(self, plan: Plan, workload: MixedWorkload, start: Overrides, console: Console) -> None:
         self._plan = plan
         self._workload = workload
         self._start = start
         self._console = console
+        self.tolerates_overload = False
         self._runs = 0
 
     def __call__(self, overrides: Overrides) -> Measurement:
@@ -201,6 +244,9 @@ class EmbeddedJudge:
             target = _target(server, self._start | overrides)
             warm_up(target)
             measurement = self._measure(target, server)
+        is_first = self._runs == 1 and not self.tolerates_overload
+        if is_first and not keeps_up(self._workload, measurement.duration_s):
+            raise Overloaded(measurement.duration_s)
         if plan.output_dir is not None:
             record.write(measurement, plan.output_dir / f"run-{self._runs:02}.jsonl")
         return measurement

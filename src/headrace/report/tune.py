@@ -61,8 +61,9 @@ def _verdict(tuned: Tuned, before: Side, after: Side | None) -> str:
             f"IMPROVED: {name} requests get their first token {start_s / best_s:.1f} times sooner, "
             f"P95 TTFT {seconds(start_s)} -> {seconds(best_s)}. Compared run by run, {1 / gain.ratio:.1f} "
             f"times, and with 95 % confidence at least {1 / gain.ratio_at_most:.1f} times: from "
-            f"{gain.baseline_runs} runs of the start and {gain.contender_runs} repeats of the best; "
-            f"two runs of the same settings differ by a factor of {gain.spread:.2f}."
+            f"{_many(gain.baseline_runs, 'run')} of the start and "
+            f"{_many(gain.contender_runs, 'repeat')} of the best; two runs of the same settings "
+            f"differ by a factor of {gain.spread:.2f}."
         )
     start = f"P95 TTFT of {name} requests {_or_dash(start_s)}"
     if outcome.verdict is Verdict.INCONCLUSIVE:
@@ -288,6 +289,10 @@ def _paragraph(text: str, indent: str = "") -> str:
         whole, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
     return filled.replace(_NO_BREAK, " ")
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _or_dash(amount_s: float | None) -> str:

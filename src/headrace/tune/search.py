@@ -180,10 +180,8 @@ def _verdict(
     if not candidates:
         return Verdict.INCONCLUSIVE, "the search ended before any candidate was tried"
     if contender is None:
-        return (
-            Verdict.NOTHING_BETTER,
-            f"none of {len(candidates)} candidates was faster and kept the throughput",
-        )
+        tried = f"{len(candidates)} candidates" if len(candidates) > 1 else "1 candidate"
+        return Verdict.NOTHING_BETTER, f"none of {tried} was faster and kept the throughput"
     if gain is None:
         return Verdict.INCONCLUSIVE, "the search ended before repeated runs could show the noise"
     kept = _throughput_kept(trials, contender, target_class)

@@ -1,7 +1,8 @@
 """Load that keeps a machine busy below its knee, from a short look at how fast it is.
 
-    Probe -> fit(probe) -> Load(document length, rates)      time left -> plan_runs -> seconds a run sends
+    seconds of a document -> document_length      Probe -> fit -> Rates      time left -> plan_runs
     MixedWorkload -> typical -> the same under a seed whose timetable is what the rates promise
+    MixedWorkload + how it went -> keeps_up | lighter
 
 A tuner that offers every machine the same load finds nothing: a fast one is idle, a slow one is
 drowned, and settings matter in between. Here documents are as long as takes seconds to read, and a
@@ -18,12 +19,15 @@ DOCUMENT_S = 6.0
 """Seconds that the prompt of a document shall take alone: what makes people look for a tuner."""
 LEAST_DOCUMENT_TOKENS = 1200
 MOST_DOCUMENT_TOKENS = 4000
-LONG_SHARE = 0.40
+LONG_SHARE = 0.32
 """Of the machine's time, spent on prompts of documents."""
-SHORT_SHARE = 0.30
+SHORT_SHARE = 0.25
 MOST_SHORT_RPS = 20.0
 """More tells nothing more about a P95, and makes the client a part of the load."""
 
+MOST_OVERRUN = 1.2
+"""Time that all answers may take, as a share of the time in which requests were due."""
+ROOM_TO_SPARE = 0.7
 ENOUGH_SHORT = 25
 """Short requests that a run should hold for its P95 to mean something: better fewer candidates."""
 LEAST_DURATION_S = 12.0
@@ -49,23 +53,39 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What to offer. Numbers in two significant digits, as a person would choose them."""
+class Rates:
+    """Requests a second, in two significant digits, as a person would choose them."""
 
-    document_tokens: int
     short_rps: float
     long_rps: float
 
 
-def fit(probe: Probe, most_document_tokens: int = MOST_DOCUMENT_TOKENS) -> Load:
-    """Documents that take seconds, and rates that spend their shares of the machine."""
-    tokens_per_s = probe.document_tokens / probe.document_s
-    most = min(most_document_tokens, MOST_DOCUMENT_TOKENS)
-    tokens = int(_two_digits(min(most, max(LEAST_DOCUMENT_TOKENS, DOCUMENT_S * tokens_per_s))))
-    return Load(
-        document_tokens=tokens,
+def document_length(tokens: int, took_s: float, most_tokens: int = MOST_DOCUMENT_TOKENS) -> int:
+    """Tokens of a document that takes seconds here, where one of `tokens` `took_s`."""
+    most = min(most_tokens, MOST_DOCUMENT_TOKENS)
+    return int(_two_digits(min(most, max(LEAST_DOCUMENT_TOKENS, DOCUMENT_S * tokens / took_s))))
+
+
+def fit(probe: Probe) -> Rates:
+    """Rates that spend their shares of the machine."""
+    return Rates(
         short_rps=_two_digits(min(MOST_SHORT_RPS, SHORT_SHARE / probe.short_each_s)),
-        long_rps=_two_digits(LONG_SHARE * tokens_per_s / tokens),
+        long_rps=_two_digits(LONG_SHARE / probe.document_s),
+    )
+
+
+def keeps_up(workload: MixedWorkload, took_s: float) -> bool:
+    """Whether a server that took so long to answer a workload stayed below its knee."""
+    return took_s <= MOST_OVERRUN * workload.duration_s
+
+
+def lighter(workload: MixedWorkload, took_s: float) -> MixedWorkload:
+    """What a server that fell behind can carry, with room to spare."""
+    share = ROOM_TO_SPARE * workload.duration_s / took_s
+    return replace(
+        workload,
+        short_rps=_two_digits(workload.short_rps * share),
+        long_rps=_two_digits(workload.long_rps * share),
     )
 
 
