@@ -155,22 +155,36 @@ def test_two_at_once_both_get_the_whole_file(index: Path) -> None:
     assert places[0].read_bytes() == CONTENT
 
 
-def test_folders_made_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
-    """Another process finishes while we are still making ours."""
+def made_folder(temporary: Path) -> Path:
+    folder = temporary / "made"
+    folder.mkdir()
+    (folder / "ours").touch()
+    return folder
+
+
+def test_a_damaged_folder_is_replaced_whole(tmp_path: Path) -> None:
     place = tmp_path / "ir" / "key"
+    place.mkdir(parents=True)
+    (place / "damaged").touch()
+    cache.put(place, made_folder)
+    assert [path.name for path in place.iterdir()] == ["ours"]
+    assert list(place.parent.iterdir()) == [place]
 
-    def make(temporary: Path) -> Path:
-        folder = temporary / "made"
-        folder.mkdir()
-        (folder / "ours").touch()
-        if temporary.parent == place.parent and not place.exists():
-            place.mkdir()
-            (place / "theirs").touch()
-        return folder
 
-    cache.put(place, make)
-    assert len(list(place.iterdir())) == 1
-    assert [path.name for path in place.parent.iterdir()] == ["key"]
+@pytest.mark.parametrize("held_before", [True, False])
+def test_a_folder_that_another_process_finishes_meanwhile_stays(tmp_path: Path, held_before: bool) -> None:
+    place = tmp_path / "ir" / "key"
+    if held_before:
+        place.mkdir(parents=True)
+
+    def overtaken(temporary: Path) -> Path:
+        cache.put(place, made_folder)
+        (place / "ours").rename(place / "theirs")
+        return made_folder(temporary)
+
+    cache.put(place, overtaken)
+    assert [path.name for path in place.iterdir()] == ["theirs"]
+    assert list(place.parent.iterdir()) == [place]
 
 
 def test_the_built_in_model_is_pinned() -> None:

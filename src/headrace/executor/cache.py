@@ -5,7 +5,6 @@ which dies, or two that do the same at once, leave either nothing or the finishe
 """
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,13 +24,18 @@ def cache_folder() -> Path:
 def put(place: Path, make: Callable[[Path], Path]) -> None:
     """Let `make` build in an empty temporary folder and move what it returns to `place`.
 
-    What `place` held before is replaced. If another process has put its own there meanwhile, that
-    one stays: both are whole.
+    What `place` held before is replaced. A folder that another process has put there meanwhile
+    stays instead: it is as good, and may be in use already.
     """
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        before = _identity(place)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".making-") as temporary:
-            _move(make(Path(temporary)), place, Path(temporary))
+            made = make(Path(temporary))
+            if made.is_file():
+                made.replace(place)
+            elif _identity(place) == before:
+                _put_folder(made, place, Path(temporary) / "replaced")
     except OSError as error:
         reason = error.strerror or str(error)
         raise ModelUnusable(
@@ -40,15 +44,15 @@ def put(place: Path, make: Callable[[Path], Path]) -> None:
         ) from error
 
 
-def _move(made: Path, place: Path, temporary: Path) -> None:
-    if made.is_file():
-        made.replace(place)
-        return
+def _put_folder(made: Path, place: Path, aside: Path) -> None:
     if place.exists():
-        place.rename(temporary / "replaced")  # a folder cannot be renamed over one that has content
+        place.rename(aside)  # a folder cannot be renamed over one that has content
     try:
         made.rename(place)
     except OSError:
-        if not place.is_dir():
+        if not place.is_dir():  # else another process was first, by a hair
             raise
-        shutil.rmtree(made, ignore_errors=True)  # another process was first
+
+
+def _identity(place: Path) -> int | None:
+    return place.stat().st_ino if place.exists() else None
