@@ -1,0 +1,37 @@
+"""The same requests at another time: more or less load, or without the ticks of a coarse clock."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import isfinite
+
+from headrace.core.errors import BadInput
+from headrace.workload.trace import TraceRequest
+
+
+def scaled(requests: Sequence[TraceRequest], load: float) -> tuple[TraceRequest, ...]:
+    """The same requests at `load` times the rate: 2 halves the time between them."""
+    if not (isfinite(load) and load > 0):
+        raise BadInput(f"the load cannot be scaled by {load:g}", "2 doubles the rate, 0.5 halves it")
+    if load == 1:
+        return tuple(requests)
+    return tuple(replace(traced, due_at=traced.due_at / load) for traced in requests)
+
+
+def spread(requests: Sequence[TraceRequest]) -> tuple[TraceRequest, ...]:
+    """Requests that share an instant, spread evenly up to the next one.
+
+    For clocks that tick: Mooncake's traces show ten requests every 3 s, which nobody ever sent so.
+    """
+    instants = sorted({traced.due_at for traced in requests})
+    until_next_s = {at: later - at for at, later in pairwise(instants)}
+    crowd = Counter(traced.due_at for traced in requests)
+    passed = Counter[float]()
+    spread_out: list[TraceRequest] = []
+    for traced in requests:
+        at = traced.due_at
+        share = passed[at] / crowd[at]
+        spread_out.append(replace(traced, due_at=at + until_next_s.get(at, 0.0) * share))
+        passed[at] += 1
+    return tuple(spread_out)
