@@ -176,4 +176,4 @@ def test_every_request_ends_and_its_bill_is_its_ttft(trace: list[TraceRequest], 
         assert life.bill is not None
         assert len(life.bill.parts_ns) == len(CAUSES)
         first_token_ns = simulated.step_ends_ns[0][life.token_steps[0][0]]
-        assert life.bill.ttft_ns == first_token_ns - life.request.arrived_ns
+        assert life.bill.ttft_ns == first_token_ns - life.arrived_ns

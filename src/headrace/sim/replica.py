@@ -31,7 +31,7 @@ UNDRAWN_TOKEN = 0
 class Life:
     """What became of one request. Its tokens came at the ends of runs of steps: [first step, how many]."""
 
-    request: Request
+    arrived_ns: int
     traced: TraceRequest
     token_steps: list[list[int]]
     bill: Bill | None = None
@@ -51,14 +51,14 @@ class Replica:
         self._cost = cost
         self._series = series
         self._depth = settings.steps_in_flight
-        self._inbox: list[Life] = []
+        self._inbox: list[tuple[Request, Life]] = []
         self._lives: dict[str, Life] = {}
         self._planned: deque[tuple[Plan, StepShape]] = deque()
         self._step_is_running = False
 
-    def submit(self, life: Life) -> None:
+    def submit(self, request: Request, life: Life) -> None:
         """Taken in at the next `wake`."""
-        self._inbox.append(life)
+        self._inbox.append((request, life))
         self.outstanding += 1
 
     def wake(self, now_ns: int, next_arrival_ns: int | None) -> int | None:
@@ -112,12 +112,12 @@ class Replica:
         self.outstanding -= 1
 
     def _take_in(self, now_ns: int) -> None:
-        for life in self._inbox:
-            request_id = life.request.request_id
+        for request, life in self._inbox:
+            request_id = request.request_id
             self._lives[request_id] = life
             self._prefixes.know(request_id, life.traced)
             try:
-                self.engine.submit(life.request, now_ns)
+                self.engine.submit(request, now_ns)
             except HeadraceError as error:
                 life.refused = str(error)
                 self._leave(request_id)

@@ -110,10 +110,10 @@ def _arrive(run: _Run, number: int, at_ns: int) -> int:
         handed_ns=at_ns,
         priority=traced.priority,
     )
-    life = Life(request, traced, [])
+    life = Life(at_ns, traced, [])
     run.lives.append(life)
     run.replica_of.append(index)
-    run.replicas[index].submit(life)
+    run.replicas[index].submit(request, life)
     return index
 
 
