@@ -43,8 +43,8 @@ class Flags:
     watermark: float
     block_size: int | None
     kv_cache_memory_bytes: int | None
-    kv_cache_dtype: str
     num_gpu_blocks_override: int | None
+    kv_cache_dtype: str = KvCacheDtype.AUTO.value
 
     def settings(self, num_gpu_blocks: int, block_size: int) -> Settings:
         """Raises `BadInput` where the budgets contradict each other."""

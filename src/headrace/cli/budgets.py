@@ -1,0 +1,179 @@
+"""The scheduler's budgets on a command line: vLLM's names, the same for serving and for simulating.
+
+@budget_options(defaults) on a command  ->  BudgetOptions  --flags_of-->  Flags, defaults filled in
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar
+
+import click
+
+from headrace.cli.quantity import QUANTITY
+from headrace.cli.recipe import Flags
+from headrace.core.errors import BadInput
+from headrace.core.settings import SchedulingPolicy
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class BudgetOptions(TypedDict):
+    """What the command line says of budgets. None: to be decided."""
+
+    max_model_len: int | None
+    max_num_batched_tokens: int | None
+    max_num_seqs: int | None
+    long_prefill_token_threshold: int
+    enable_chunked_prefill: bool
+    enable_prefix_caching: bool
+    scheduling_policy: str
+    scheduler_reserve_full_isl: bool
+    watermark: float
+    kv_cache_memory_bytes: int | None
+    block_size: int | None
+    num_gpu_blocks_override: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What vLLM decides by device, and how to say what depends on the model."""
+
+    batched_tokens: int
+    num_seqs: int
+    said_kv_cache_memory_bytes: str
+    said_block_size: str
+
+
+STEP_BUDGETS = (
+    *("max_num_batched_tokens", "max_num_seqs", "long_prefill_token_threshold"),
+    *("enable_chunked_prefill", "scheduling_policy"),
+)
+"""For sections of a help page."""
+
+_SAME_EVERYWHERE = (
+    click.option(
+        "--max-model-len",
+        type=QUANTITY,
+        metavar="TOKENS",
+        help="Longest prompt and answer together.  [default: the model's]",
+    ),
+    click.option(
+        "--long-prefill-token-threshold",
+        type=QUANTITY,
+        default=0,
+        show_default=True,
+        metavar="TOKENS",
+        help="Most tokens of one prompt in a step, while others wait or run. 0: no cap.",
+    ),
+    click.option(
+        "--enable-chunked-prefill/--no-enable-chunked-prefill",
+        default=True,
+        show_default="on",
+        help="Whether a prompt may be computed over several steps.",
+    ),
+    click.option(
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+        default=True,
+        show_default="on",
+        help="Whether prompts that begin alike share KV blocks.",
+    ),
+    click.option(
+        "--scheduling-policy",
+        type=click.Choice([policy.value for policy in SchedulingPolicy]),
+        default=SchedulingPolicy.FCFS.value,
+        show_default=True,
+        help="Who is next: by arrival, or by the request's priority (smaller first).",
+    ),
+    click.option(
+        "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
+        default=True,
+        show_default="on",
+        help="Admit a request only when blocks for its whole prompt are free.",
+    ),
+    click.option(
+        "--watermark",
+        default=0.0,
+        show_default=True,
+        metavar="SHARE",
+        help="Share of the blocks that admissions leave free while others run.",
+    ),
+    click.option(
+        "--num-gpu-blocks-override",
+        type=int,
+        metavar="N",
+        help="This many blocks, whatever the memory (for testing).",
+    ),
+)
+
+
+def budget_options(defaults: Defaults) -> Callable[[Command], Command]:
+    """Add the options of `BudgetOptions` to a command."""
+    options = (
+        *_SAME_EVERYWHERE,
+        click.option(
+            "--max-num-batched-tokens",
+            type=QUANTITY,
+            metavar="TOKENS",
+            help="Tokens one step may compute, prefill and decode together.  "
+            f"[default: {defaults.batched_tokens}]",
+        ),
+        click.option(
+            "--max-num-seqs",
+            type=int,
+            metavar="N",
+            help=f"Requests that may run at once.  [default: {defaults.num_seqs}]",
+        ),
+        click.option(
+            "--kv-cache-memory-bytes",
+            type=QUANTITY,
+            metavar="BYTES",
+            help=f"Memory for keys and values, such as 2G.  [default: {defaults.said_kv_cache_memory_bytes}]",
+        ),
+        click.option(
+            "--block-size",
+            type=int,
+            metavar="TOKENS",
+            help=f"Tokens in a KV block.  [{defaults.said_block_size}]",
+        ),
+    )
+
+    def add(command: Command) -> Command:
+        for option in options:
+            command = option(command)
+        return command
+
+    return add
+
+
+def flags_of(options: BudgetOptions, model_max_len: int, defaults: Defaults) -> Flags:
+    """Fill in vLLM's defaults. Raises `BadInput` for budgets that contradict each other."""
+    given = options["max_model_len"]
+    max_model_len = model_max_len if given is None else given
+    if max_model_len > model_max_len:
+        raise BadInput(
+            f"--max-model-len is {max_model_len}; the model was trained for {model_max_len} tokens",
+            f"--max-model-len {model_max_len}, or leave it out",
+        )
+    seqs, batched = options["max_num_seqs"], options["max_num_batched_tokens"]
+    if batched is None:
+        batched = min(defaults.batched_tokens, (defaults.num_seqs if seqs is None else seqs) * max_model_len)
+        if not options["enable_chunked_prefill"]:
+            batched = max(batched, max_model_len)
+    flags = Flags(
+        max_model_len=max_model_len,
+        max_num_batched_tokens=batched,
+        max_num_seqs=min(defaults.num_seqs, batched) if seqs is None else seqs,
+        long_prefill_token_threshold=options["long_prefill_token_threshold"],
+        enable_chunked_prefill=options["enable_chunked_prefill"],
+        enable_prefix_caching=options["enable_prefix_caching"],
+        scheduling_policy=SchedulingPolicy(options["scheduling_policy"]),
+        scheduler_reserve_full_isl=options["scheduler_reserve_full_isl"],
+        watermark=options["watermark"],
+        block_size=options["block_size"],
+        kv_cache_memory_bytes=options["kv_cache_memory_bytes"],
+        num_gpu_blocks_override=options["num_gpu_blocks_override"],
+    )
+    # Contradictions are found now, before anything is loaded; only the number of blocks is still open.
+    blocks = options["num_gpu_blocks_override"]
+    flags.settings(num_gpu_blocks=2 if blocks is None else blocks, block_size=1)
+    return flags
