@@ -34,6 +34,33 @@ class StepShape:
         return self.decode_seqs + self.prefill_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """How far a fitted model is off on what it was fitted to: shares of the measured durations."""
+
+    observations: int
+    median: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a cost model knows of the replica it speaks for, so that `Settings` can be made for it."""
+
+    name: str
+    """The device, and how many of them: `rtx-pro-6000`, `h100x4`."""
+    model: str
+    max_model_len: int
+    kv_cache_bytes: int
+    """Of one device, as is `kv_bytes_per_token`."""
+    kv_bytes_per_token: float
+    async_scheduling: bool
+
+    def num_gpu_blocks(self, block_size: int) -> int:
+        """Blocks of its KV cache, the null block included."""
+        return int(self.kv_cache_bytes // (block_size * self.kv_bytes_per_token))
+
+
 class CostModel(Protocol):
     """How long a step takes on some machine."""
 

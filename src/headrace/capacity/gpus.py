@@ -1,0 +1,204 @@
+"""GPUs in numbers: memory, bandwidth, arithmetic, links, and how much of these a server gets out.
+
+Peaks come from spec sheets. The two efficiencies are what makes a spec sheet honest: the share of
+peak arithmetic that large matrix products reach inside vLLM, and the share of peak bandwidth that
+streaming weights and KV cache reaches. `certainty` says where they come from:
+
+    MEASURED   from a run of vLLM on this card
+    DERIVED    from a measurement on this card outside vLLM, or of vLLM on its sibling
+    SPEC_ONLY  no measurement was found: the medians of the measured cards stand in
+
+Sources of every figure are in `specs` and `evidence`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace.core.errors import BadInput
+
+GIB = 1 << 30
+_T = 1e12
+_G = 1e9
+
+
+class Certainty(StrEnum):
+    """How far the efficiencies of a card can be trusted."""
+
+    MEASURED = "measured"
+    DERIVED = "derived"
+    SPEC_ONLY = "spec only"
+
+
+class Dtype(StrEnum):
+    """Number formats of weights and KV cache, by vLLM's names where it has one."""
+
+    BF16 = "bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+    FP4 = "fp4"
+    INT4 = "int4"
+
+    @property
+    def bytes(self) -> float:
+        """Of one number, the scales of its group included."""
+        return _BYTES[self]
+
+
+_BYTES = {
+    Dtype.BF16: 2.0,
+    Dtype.FP8: 1.0,
+    Dtype.INT8: 1.0,
+    Dtype.FP4: 0.53125,  # MXFP4: 4 bits, and 8 bits of scale for 32 numbers
+    Dtype.INT4: 0.515625,  # AWQ, GPTQ: 4 bits, and 16 bits of scale for 128 numbers; zero points left out
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How GPUs of one server reach each other, for an all-reduce of vLLM."""
+
+    name: str
+    bytes_per_s: float
+    """One direction, one GPU."""
+    latency_s: float
+    """Of an all-reduce of a few kilobytes inside a CUDA graph."""
+
+
+# H100 TP 2, bf16, hidden 8192: 10, 12, 17 us for 0.5, 1, 2 MB (github.com/vllm-project/vllm/pull/22086):
+# 7.5 us and 220 GB/s, which is half of one direction. The other NVLinks keep that ratio.
+_NVLINK3 = Link("NVLink 3", 0.5 * 300 * _G, 8e-6)
+_NVLINK4 = Link("NVLink 4", 0.5 * 450 * _G, 7.5e-6)
+_NVLINK5 = Link("NVLink 5", 0.5 * 900 * _G, 7.5e-6)
+# NCCL inside a CUDA graph, four V100 behind one PCIe 3 switch: 19 us at 4 KB, 52 us at 128 KB, 84 us at
+# 384 KB (github.com/haohervchb/sglang-V100/pull/2). Newer PCIe is given the same latency and, as NVLink, half
+# of one direction.
+_PCIE4 = Link("PCIe 4 x16", 0.5 * 32 * _G, 20e-6)
+_PCIE5 = Link("PCIe 5 x16", 0.5 * 64 * _G, 20e-6)
+_XGMI = Link("Infinity Fabric", 0.5 * 448 * _G, 15e-6)  # latency: no measurement found, a guess
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One card. Peaks are dense: sparsity doubles a spec sheet and no language model."""
+
+    name: str
+    memory_bytes: int
+    """What CUDA reports as total, which `gpu_memory_utilization` is a share of."""
+    bytes_per_s: float
+    flops_per_s: Mapping[Dtype, float]
+    """By the format of the operands; one that is missing is computed in bf16."""
+    link: Link
+    specs: str
+    compute_efficiency: float = 0.70
+    bandwidth_efficiency: float = 0.80
+    certainty: Certainty = Certainty.SPEC_ONLY
+    evidence: str = "none found for vLLM on this card"
+
+    def peak_flops_per_s(self, dtype: Dtype) -> float:
+        """Weights in a format that the card cannot multiply are widened to bf16 first."""
+        return self.flops_per_s.get(dtype, self.flops_per_s[Dtype.BF16])
+
+
+def _flops(bf16: float, fp8: float | None = None, fp4: float | None = None) -> dict[Dtype, float]:
+    """Teraflops by format; int8 runs at the rate of fp8, and on Ampere, which has no fp8, at twice bf16."""
+    peaks = {Dtype.BF16: bf16 * _T, Dtype.INT8: (fp8 or 2 * bf16) * _T}
+    if fp8 is not None:
+        peaks[Dtype.FP8] = fp8 * _T
+    if fp4 is not None:
+        peaks[Dtype.FP4] = fp4 * _T
+    return peaks
+
+
+_A100_EVIDENCE = (
+    "75 tokens/s at concurrency 1, Llama-3.1-8B bf16, 1,024 prompt tokens, vLLM 0.23, A100 40GB "
+    "(johnmusgrave.com/p/vllm-throughput-latency-sweep-on): 13.3 ms for 15.2 GB and 1 ms of overhead; "
+    "bf16 products alone reach 293 of 312 TFLOP/s (github.com/mila-iqia/milabench/pull/240, where the card "
+    "is told by its FP32 peak)"
+)
+_H100_EVIDENCE = (
+    "all-reduce measured (github.com/vllm-project/vllm/pull/22086); batch-1 decode outside vLLM is bound by "
+    "launches, CUDA graphs give 1.26x (arXiv 2605.30571), so its 27 % of peak bandwidth says nothing of vLLM"
+)
+
+_CARDS = (
+    Gpu(
+        "a10g", int(22.05 * GIB), 600 * _G, _flops(70), _PCIE4,
+        specs="600 GB/s, 24 GB: baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference; 70 TFLOP/s: "
+        "NVIDIA A10G datasheet, not re-read",
+    ),
+    Gpu(
+        "l4", int(22.03 * GIB), 300 * _G, _flops(121, 242), _PCIE4,
+        specs="NVIDIA L4 datasheet, not re-read; 125 and 251 TFLOP/s at full boost: "
+        "hmc-tech.com/gpu/nvidia-l4-vs-nvidia-a2",
+        bandwidth_efficiency=0.84,
+        certainty=Certainty.DERIVED,
+        evidence="62.3 ms a step, Qwen2.5-7B bf16, batch 1, 2,048 tokens of context, 81 % of the floor, CUDA "
+        "graphs give 1.03x (arXiv 2605.30571; PyTorch SDPA, not vLLM)",
+    ),
+    Gpu(
+        "l40s", int(44.4 * GIB), 864 * _G, _flops(362.05, 733), _PCIE4,
+        specs="github.com/ai-dynamo/aiconfigurator systems/l40s.yaml",
+    ),
+    Gpu(
+        "a100-40", int(39.4 * GIB), 1555 * _G, _flops(311.87), _NVLINK3,
+        specs="hmc-tech.com/gpu/nvidia-l4-vs-nvidia-a100-40gb; 1,555 GB/s: NVIDIA A100 datasheet, "
+        "not re-read",
+        bandwidth_efficiency=0.79,
+        certainty=Certainty.MEASURED,
+        evidence=_A100_EVIDENCE,
+    ),
+    Gpu(
+        "a100-80", int(79.15 * GIB), 2039 * _G, _flops(311.87), _NVLINK3,
+        specs="as a100-40; 2,039 GB/s (SXM): NVIDIA A100 datasheet, not re-read",
+        bandwidth_efficiency=0.79,
+        certainty=Certainty.DERIVED,
+        evidence=_A100_EVIDENCE,
+    ),
+    Gpu(
+        "h100", int(79.11 * GIB), 3350 * _G, _flops(989.4, 1978.9), _NVLINK4,
+        specs="glennklockwood.com/garden/processors/h100 (SXM5); memory: "
+        "github.com/vllm-project/vllm/issues/27508",
+        evidence=_H100_EVIDENCE,
+    ),
+    Gpu(
+        "h100-pcie", int(79.11 * GIB), 2000 * _G, _flops(756, 1513), _PCIE5,
+        specs="archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html (halved: it lists sparse figures)",
+    ),
+    Gpu(
+        "h200", int(139.8 * GIB), 4800 * _G, _flops(989.4, 1978.9), _NVLINK4,
+        specs="arithmetic of the H100 (glennklockwood.com/garden/processors/h100); 141 GB, 4.8 TB/s: NVIDIA "
+        "H200 datasheet, not re-read",
+    ),
+    Gpu(
+        "b200", int(178.4 * GIB), 7700 * _G, _flops(2250, 4500, 9000), _NVLINK5,
+        specs="NVIDIA HGX B200 datasheet, not re-read; memory, 183,359 MiB: "
+        "github.com/vllm-project/vllm/pull/43050",
+    ),
+    Gpu(
+        "rtx-4090", int(23.52 * GIB), 1008 * _G, _flops(165.15, 330.3), _PCIE4,
+        specs="waredb.com/processor/nvidia-geforce-rtx-4090 (FP32 accumulation)",
+    ),
+    Gpu(
+        "rtx-pro-6000", int(94.97 * GIB), 1792 * _G, _flops(503.8, 1007.6, 2015.2), _PCIE5,
+        specs="github.com/ai-dynamo/aiconfigurator systems/rtxpro6000_blackwell_server.yaml, at full boost",
+        certainty=Certainty.MEASURED,
+        evidence="300 requests, Llama-3.1-8B bf16, vLLM 0.19 (github.com/casys-kaist/LLMServingSim, "
+        "bench/examples): `python -m bench.fidelity --target reference`",
+    ),
+    Gpu(
+        "mi300x", int(191.5 * GIB), 5300 * _G, _flops(1307.4, 2614.9), _XGMI,
+        specs="1.3 and 2.6 PFLOP/s, 5.3 TB/s: jaredwatkins.com/research/ai-accelerators/amd-instinct/"
+        "mi300-series; 448 GB/s: emergentmind.com/topics/amd-mi300x-gpu",
+    ),
+)  # fmt: skip
+
+GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _CARDS}
+
+
+def gpu_named(name: str) -> Gpu:
+    """Raises `BadInput` with the names there are."""
+    gpu = GPUS.get(name.lower())
+    if gpu is None:
+        raise BadInput(f"no GPU {name!r} in the catalogue", f"one of {', '.join(GPUS)}")
+    return gpu
