@@ -12,7 +12,7 @@ from headrace.core.errors import BadInput
 from headrace.core.settings import Settings
 from headrace.sim import replica as replica_module
 from headrace.sim.replica import Life
-from headrace.sim.run import Simulated, simulate
+from headrace.sim.run import Simulated, Watch, simulate
 from headrace.workload.trace import TraceRequest
 
 MS = 1_000_000
@@ -89,7 +89,7 @@ def test_a_request_that_can_never_fit_is_refused_and_told() -> None:
 
 
 def test_budgets_over_time_add_up_to_the_work_done() -> None:
-    simulated = simulate([at(0, 64, 1), at(2_500, 64, 1)], SETTINGS, TokensCost(), bin_s=1.0)
+    simulated = simulate([at(0, 64, 1), at(2_500, 64, 1)], SETTINGS, TokensCost(), watch=Watch(bin_s=1.0))
     samples = simulated.budgets[0]
     assert [sample.at_s for sample in samples] == [0.0, 2.0]
     assert [round(sample.tokens_per_s) for sample in samples] == [64, 64]

@@ -38,10 +38,10 @@ def print_measurement(measurement: Measurement, console: Console) -> None:
     console.print(Text(f"{measurement.target}  {measurement.model}", style="bold"))
     console.print(Text(measurement.workload))
     console.print()
-    console.print(_rates(shown))
+    console.print(rates_table(shown))
     console.print()
     if measurement.timelines:
-        console.print(_latencies(shown))
+        console.print(latencies_table(shown))
         console.print(
             Text("Latencies count from when a request was due. Percentiles interpolate."), style="dim"
         )
@@ -54,7 +54,7 @@ def print_measurement(measurement: Measurement, console: Console) -> None:
 
 def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[str]:
     """What a reader of the tables should know before believing them."""
-    said = _failure_notes(measurement)
+    said = failure_notes(measurement)
     lag_s = client_lag_s(measurement)
     if lag_s is not None:
         said.append(f"Requests left {seconds(lag_s.p50)} late at P50, {seconds(lag_s.p99)} at P99.")
@@ -83,7 +83,7 @@ def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[
     return said
 
 
-def _failure_notes(measurement: Measurement) -> list[str]:
+def failure_notes(measurement: Measurement) -> list[str]:
     failures = measurement.failures
     if not failures:
         return []
@@ -124,7 +124,7 @@ def _bill_table(bill_s: dict[Cause, float], ttft_s: float) -> Table:
     return table
 
 
-def _rates(summaries: list[ClassSummary]) -> Table:
+def rates_table(summaries: list[ClassSummary]) -> Table:
     table = _table("class", "requests", "failed", "answers/s", "output tokens/s")
     for summary in summaries:
         table.add_row(
@@ -137,7 +137,7 @@ def _rates(summaries: list[ClassSummary]) -> Table:
     return table
 
 
-def _latencies(summaries: list[ClassSummary]) -> Table:
+def latencies_table(summaries: list[ClassSummary]) -> Table:
     table = _table("class", "latency", "mean", "P50", "P95", "P99")
     for summary in summaries:
         latencies = {

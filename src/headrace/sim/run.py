@@ -28,6 +28,22 @@ def least_outstanding(replicas: Sequence[Replica], traced: TraceRequest) -> int:
     return min(range(len(replicas)), key=lambda index: replicas[index].outstanding)
 
 
+OnProgress = Callable[[int, float], None]
+"""Told now and then how many requests have arrived, and the virtual time in seconds."""
+
+PROGRESS_EVERY = 2048
+"""Events between two calls: well under a second's work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How a run is looked at. Changes nothing in it."""
+
+    bin_s: float = 1.0
+    """Of the budgets over time."""
+    on_progress: OnProgress | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Simulated:
     """What came out: every request of the trace once, in its order."""
@@ -37,9 +53,13 @@ class Simulated:
     step_ends_ns: tuple[Sequence[int], ...]
     """Of each replica: when its steps ended."""
     budgets: tuple[tuple[BudgetSample, ...], ...]
-    """Of each replica."""
+    """Of each replica, in bins of `bin_s` seconds."""
+    bin_s: float
     preemptions: int
     steps: int
+
+
+WATCH = Watch()
 
 
 @dataclass(slots=True)
@@ -47,6 +67,7 @@ class _Run:
     trace: Sequence[TraceRequest]
     replicas: list[Replica]
     router: Router
+    on_progress: OnProgress | None
     lives: list[Life] = field(default_factory=list[Life])
     replica_of: list[int] = field(default_factory=list[int])
     wakes: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # heap: (ns, replica)
@@ -60,12 +81,12 @@ def simulate(
     *,
     replicas: int = 1,
     router: Router = least_outstanding,
-    bin_s: float = 1.0,
+    watch: Watch = WATCH,
 ) -> Simulated:
     """Raises `BadInput` for a trace out of order or without requests, or fewer than one replica."""
     _refuse_nonsense(trace, replicas)
-    series = [BudgetSeries(bin_s) for _ in range(replicas)]
-    run = _Run(trace, [Replica(settings, cost, each) for each in series], router)
+    series = [BudgetSeries(watch.bin_s) for _ in range(replicas)]
+    run = _Run(trace, [Replica(settings, cost, each) for each in series], router, watch.on_progress)
     run.sleeping.update(range(replicas))
     _play(run)
     stats = [replica.engine.stats() for replica in run.replicas]
@@ -74,6 +95,7 @@ def simulate(
         replica_of=tuple(run.replica_of),
         step_ends_ns=tuple(replica.step_ends_ns for replica in run.replicas),
         budgets=tuple(each.samples() for each in series),
+        bin_s=watch.bin_s,
         preemptions=sum(each.preemptions for each in stats),
         steps=sum(each.steps for each in stats),
     )
@@ -81,7 +103,7 @@ def simulate(
 
 def _play(run: _Run) -> None:
     arrivals = [round(traced.due_at * 1e9) for traced in run.trace]
-    arrived = 0
+    arrived = events = 0
     while arrived < len(arrivals) or run.wakes:
         next_ns = arrivals[arrived] if arrived < len(arrivals) else None
         if next_ns is not None and (not run.wakes or next_ns <= run.wakes[0][0]):
@@ -92,6 +114,9 @@ def _play(run: _Run) -> None:
                 heapq.heappush(run.wakes, (next_ns, index))
             continue
         now_ns, index = heapq.heappop(run.wakes)
+        events += 1
+        if run.on_progress is not None and events % PROGRESS_EVERY == 0:
+            run.on_progress(arrived, now_ns / 1e9)
         woken_ns = run.replicas[index].wake(now_ns, next_ns)
         if woken_ns is None:
             run.sleeping.add(index)
