@@ -1,6 +1,6 @@
 """The scheduler's budgets on a command line: vLLM's names, the same for serving and for simulating.
 
-@budget_options(defaults) on a command  ->  BudgetOptions  --flags_of-->  Flags, defaults filled in
+@budget_options(said) on a command  ->  BudgetOptions  --flags_of-->  Flags, defaults filled in
 """
 
 from collections.abc import Callable
@@ -35,13 +35,21 @@ class BudgetOptions(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
-    """What vLLM decides by device, and how to say what depends on the model."""
+class Limits:
+    """Those two of vLLM's defaults that depend on the device."""
 
     batched_tokens: int
     num_seqs: int
-    said_kv_cache_memory_bytes: str
-    said_block_size: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a help page says the defaults that depend on the command."""
+
+    batched_tokens: str
+    num_seqs: str
+    kv_cache_memory_bytes: str
+    block_size: str
 
 
 STEP_BUDGETS = (
@@ -106,7 +114,7 @@ _SAME_EVERYWHERE = (
 )
 
 
-def budget_options(defaults: Defaults) -> Callable[[Command], Command]:
+def budget_options(said: Said) -> Callable[[Command], Command]:
     """Add the options of `BudgetOptions` to a command."""
     options = (
         *_SAME_EVERYWHERE,
@@ -115,25 +123,25 @@ def budget_options(defaults: Defaults) -> Callable[[Command], Command]:
             type=QUANTITY,
             metavar="TOKENS",
             help="Tokens one step may compute, prefill and decode together.  "
-            f"[default: {defaults.batched_tokens}]",
+            f"[default: {said.batched_tokens}]",
         ),
         click.option(
             "--max-num-seqs",
             type=int,
             metavar="N",
-            help=f"Requests that may run at once.  [default: {defaults.num_seqs}]",
+            help=f"Requests that may run at once.  [default: {said.num_seqs}]",
         ),
         click.option(
             "--kv-cache-memory-bytes",
             type=QUANTITY,
             metavar="BYTES",
-            help=f"Memory for keys and values, such as 2G.  [default: {defaults.said_kv_cache_memory_bytes}]",
+            help=f"Memory for keys and values, such as 2G.  [default: {said.kv_cache_memory_bytes}]",
         ),
         click.option(
             "--block-size",
             type=int,
             metavar="TOKENS",
-            help=f"Tokens in a KV block.  [{defaults.said_block_size}]",
+            help=f"Tokens in a KV block.  [{said.block_size}]",
         ),
     )
 
@@ -145,7 +153,7 @@ def budget_options(defaults: Defaults) -> Callable[[Command], Command]:
     return add
 
 
-def flags_of(options: BudgetOptions, model_max_len: int, defaults: Defaults) -> Flags:
+def flags_of(options: BudgetOptions, model_max_len: int, defaults: Limits) -> Flags:
     """Fill in vLLM's defaults. Raises `BadInput` for budgets that contradict each other."""
     given = options["max_model_len"]
     max_model_len = model_max_len if given is None else given
@@ -156,7 +164,8 @@ def flags_of(options: BudgetOptions, model_max_len: int, defaults: Defaults) -> 
         )
     seqs, batched = options["max_num_seqs"], options["max_num_batched_tokens"]
     if batched is None:
-        batched = min(defaults.batched_tokens, (defaults.num_seqs if seqs is None else seqs) * max_model_len)
+        most_at_once = (seqs or defaults.num_seqs) * max_model_len  # no requests at all is refused as such
+        batched = min(defaults.batched_tokens, most_at_once)
         if not options["enable_chunked_prefill"]:
             batched = max(batched, max_model_len)
     flags = Flags(

@@ -10,6 +10,7 @@ import click
 from headrace import __version__
 from headrace.cli.bench import bench
 from headrace.cli.serve import serve
+from headrace.cli.simulate import simulate
 from headrace.cli.tune import tune
 from headrace.core.errors import BadInput, HeadraceError
 
@@ -46,4 +47,5 @@ def main() -> None:
 
 main.add_command(bench)
 main.add_command(serve)
+main.add_command(simulate)
 main.add_command(tune)

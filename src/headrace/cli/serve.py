@@ -5,7 +5,7 @@ from typing import Unpack
 
 import click
 
-from headrace.cli.budgets import STEP_BUDGETS, BudgetOptions, Defaults, budget_options, flags_of
+from headrace.cli.budgets import STEP_BUDGETS, BudgetOptions, Limits, Said, budget_options, flags_of
 from headrace.cli.recipe import EngineRecipe, Flags
 from headrace.cli.sections import SectionedCommand
 from headrace.executor.graph import KvCacheDtype
@@ -14,12 +14,7 @@ from headrace.executor.tokenizer import OpenVinoTokenizer
 from headrace.net.server import Service, Serving, bind
 from headrace.net.server import serve as serve_until_stopped
 
-DEFAULTS = Defaults(
-    batched_tokens=2048,
-    num_seqs=128,
-    said_kv_cache_memory_bytes="4G, at most half of what is available",
-    said_block_size="default and only choice: the device's",
-)
+DEFAULTS = Limits(batched_tokens=2048, num_seqs=128)
 MIB = 1 << 20
 
 
@@ -71,7 +66,14 @@ class Options(BudgetOptions):
     help="After SIGTERM or Ctrl-C, how long answers under way may take to end. vLLM's default, 0, cuts them; "
     "this one lets most end within the 10 s that `docker stop` grants. A second signal ends at once.",
 )
-@budget_options(DEFAULTS)
+@budget_options(
+    Said(
+        batched_tokens=str(DEFAULTS.batched_tokens),
+        num_seqs=str(DEFAULTS.num_seqs),
+        kv_cache_memory_bytes="4G, at most half of what is available",
+        block_size="default and only choice: the device's",
+    )
+)
 @click.option(
     "--kv-cache-dtype",
     type=click.Choice([dtype.value for dtype in KvCacheDtype]),

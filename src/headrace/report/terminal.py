@@ -28,6 +28,9 @@ LAG_WORTH_A_WARNING_S = 0.05
 FEW_ANSWERS = 20
 """With fewer, P95 lies between the two slowest."""
 
+ROUNDING_S = 1e-6
+"""Sums of floats differ by less; a network takes longer."""
+
 CACHED_SHARE_WORTH_A_WARNING = 0.1
 
 
@@ -118,7 +121,7 @@ def _bill_table(bill_s: dict[Cause, float], ttft_s: float) -> Table:
             row.what, seconds(row.seconds), f"{share:.0%}", bar(share), Text(row.budget, style="dim")
         )
     outside_s = ttft_s - sum(bill_s.values())
-    if outside_s > 0:
+    if outside_s > ROUNDING_S:
         share = outside_s / ttft_s
         table.add_row("outside the server", seconds(outside_s), f"{share:.0%}", bar(share), "")
     return table

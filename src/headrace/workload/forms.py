@@ -42,7 +42,7 @@ class Row(NamedTuple):
     at_ns: int
     prompt_tokens: int
     output_tokens: int
-    request_class: str = "request"
+    request_class: str = "trace"
     prefix_ids: tuple[int, ...] = ()
 
 

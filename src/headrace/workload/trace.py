@@ -14,7 +14,7 @@ class TraceRequest:
     due_at: float
     prompt_tokens: int
     output_tokens: int
-    request_class: str = "request"
+    request_class: str = "trace"
     priority: int = 0
     prefix_ids: tuple[int, ...] = ()
     """One id for each `prefix_block_tokens` tokens of the prompt; equal ids mean equal tokens up to there."""

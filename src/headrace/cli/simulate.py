@@ -1,0 +1,226 @@
+"""`headrace simulate WORKLOAD`: what would happen under other settings, another load, another machine."""
+
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Unpack
+
+import click
+from rich.console import Console
+
+from headrace import __version__
+from headrace.cli.budgets import STEP_BUDGETS, Said, budget_options
+from headrace.cli.costs import load_cost
+from headrace.cli.sections import SectionedCommand
+from headrace.cli.twin import BLOCK_SIZE, Twin, TwinOptions, twin_of
+from headrace.core.errors import BadInput
+from headrace.measure import record
+from headrace.report.simulated import print_simulated, simulated_json
+from headrace.report.units import seconds
+from headrace.sim.measurement import About, measurement_of
+from headrace.sim.overload import judge_load
+from headrace.sim.run import Watch
+from headrace.sim.run import simulate as run_simulation
+from headrace.workload.forms import TraceFormat
+from headrace.workload.readers import ReadTrace, read_trace
+from headrace.workload.reshape import scaled, spread
+
+SILENT_S = 2.0
+MOST_BINS = 400
+EVEN_WIDTHS_S = tuple(digit * 10.0**exponent for exponent in range(-3, 8) for digit in (1, 2, 5))
+
+
+class Options(TwinOptions):
+    """What the command line says beside the workload."""
+
+    trace_format: str | None
+    prefix_block_tokens: int | None
+    first: int | None
+    until: float | None
+    scale: float
+    spread: bool
+    cost: str
+    replicas: int
+    output: Path | None
+    as_json: bool
+
+
+def settings_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """Make a file's settings the defaults of this run: the command line still wins."""
+    del parameter
+    if path is None:
+        return
+    known = set(TwinOptions.__annotations__)
+    try:
+        said = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"--settings {path} cannot be read: {error}", "it should be one JSON object"
+        ) from error
+    if not isinstance(said, dict):
+        raise BadInput(f"--settings {path} holds no JSON object", f"names are {', '.join(sorted(known))}")
+    if strangers := sorted(set(said) - known):
+        raise BadInput(
+            f"--settings {path}: {', '.join(strangers)} is no setting here",
+            f"known: {', '.join(sorted(known))}",
+        )
+    context.default_map = {**(context.default_map or {}), **said}
+
+
+@click.command(
+    "simulate",
+    cls=SectionedCommand,
+    no_args_is_help=True,
+    short_help="What would happen under other settings, load or hardware.",
+    sections={
+        "Workload": ("trace_format", "prefix_block_tokens", "first", "until", "scale", "spread"),
+        "Machine": ("cost", "replicas", "async_scheduling"),
+        "Budgets of a step": STEP_BUDGETS,
+        "Budget of memory": (
+            *("max_model_len", "kv_cache_memory_bytes", "enable_prefix_caching"),
+            *("scheduler_reserve_full_isl", "watermark", "block_size", "num_gpu_blocks_override"),
+        ),
+    },
+)
+@click.argument("workload", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "trace_format",
+    type=click.Choice([form.value for form in TraceFormat]),
+    help="Form of the file.  [default: told from its first line]",
+)
+@click.option(
+    "--prefix-block-tokens",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="What one prefix id stands for.  [default: the power of two that agrees with every row]",
+)
+@click.option("--first", type=int, metavar="N", help="Only so many requests.")
+@click.option("--until", type=float, metavar="SECONDS", help="Only what is due before, in the file's time.")
+@click.option(
+    "--scale", type=float, default=1.0, show_default=True, help="Times the load: 2 halves the time between."
+)
+@click.option(
+    "--spread/--no-spread",
+    default=False,
+    show_default="off",
+    help="Spread requests that share an instant up to the next one: for clocks that tick, as Mooncake's.",
+)
+@click.option(
+    "--cost",
+    required=True,
+    metavar="NAME|FILE.json",
+    help="How long steps take: a GPU and a model of the catalogue, or a file of `headrace calibrate`.",
+)
+@click.option("--replicas", type=int, default=1, show_default=True, help="Servers behind one router.")
+@click.option(
+    "--async-scheduling/--no-async-scheduling",
+    default=None,
+    help="Whether a step is planned while the one before runs.  [default: as the machine does]",
+)
+@click.option(
+    "--settings",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=settings_file,
+    metavar="FILE.json",
+    help="Settings under vLLM's names, as one object. Flags win over it.",
+)
+@budget_options(
+    Said(
+        batched_tokens="the device's: 2048, 8192, 16384",
+        num_seqs="the device's: 256, 1024",
+        kv_cache_memory_bytes="what the machine has left",
+        block_size=f"default: {BLOCK_SIZE}",
+    )
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.jsonl",
+    help="Keep the record: one line per request, as `headrace bench` does.",
+)
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object on a line of its own.")
+def simulate(workload: Path, **options: Unpack[Options]) -> None:
+    """Predict how WORKLOAD would be served, by the scheduler that serves, in virtual time.
+
+    WORKLOAD is a trace: Azure's CSV, Mooncake's or LLMServingSim's JSON lines, or a record that
+    `headrace bench --output` wrote. Settings have vLLM's names and defaults.
+
+    \b
+      headrace simulate azure_conv.csv --cost llama-3.1-8b/h100
+      headrace simulate azure_conv.csv --cost llama-3.1-8b/h100 --scale 4 --max-num-seqs 256
+      headrace simulate run.jsonl --cost calibrated.json --replicas 2 --output twin.jsonl --json
+    """
+    output = options["output"]
+    if output is not None and not output.parent.is_dir():
+        raise BadInput(f"--output {output}: there is no folder {output.parent}")
+    trace = _read(workload, options)
+    twin = twin_of(load_cost(options["cost"]), options, trace.requests)
+    watch = Watch(even_width_s(trace.requests[-1].due_at), _Progress(len(trace.requests)))
+    simulated = run_simulation(
+        trace.requests, twin.settings, twin.cost, replicas=options["replicas"], watch=watch
+    )
+    if all(life.refused for life in simulated.lives):
+        raise BadInput(f"{workload}: no request can be served. The first: {simulated.lives[0].refused}")
+    measurement = measurement_of(simulated, _about(workload, trace, twin, options))
+    load = judge_load(measurement.timelines)
+    if output is not None:
+        record.write(measurement, output)
+    print_simulated(measurement, simulated, load, twin.settings, Console(highlight=False))
+    if output is not None:
+        click.echo(f"Record: {output}")
+    if options["as_json"]:
+        click.echo(json.dumps(simulated_json(measurement, simulated, load)))
+
+
+def _read(workload: Path, options: Options) -> ReadTrace:
+    form = options["trace_format"]
+    trace = read_trace(
+        workload,
+        trace_format=None if form is None else TraceFormat(form),
+        prefix_block_tokens=options["prefix_block_tokens"],
+        first=options["first"],
+        until_s=options["until"],
+    )
+    requests = spread(trace.requests) if options["spread"] else trace.requests
+    return replace(trace, requests=scaled(requests, options["scale"]))
+
+
+def _about(workload: Path, trace: ReadTrace, twin: Twin, options: Options) -> About:
+    machine = twin.cost.machine
+    span_s = trace.requests[-1].due_at
+    said = [f"{workload.name}: {len(trace.requests):,} requests over {seconds(span_s)}"]
+    if options["scale"] != 1:
+        said.append(f"{options['scale']:g} times its load")
+    if trace.left_out:
+        said.append(f"{trace.left_out:,} rows without output left out")
+    replicas = options["replicas"]
+    return About(
+        target=f"twin of {options['cost']}" + (f", {replicas} replicas" if replicas > 1 else ""),
+        model=machine.model if machine else "",
+        settings=asdict(twin.settings) | {"replicas": replicas},
+        workload=", ".join(said),
+        versions={"headrace": __version__},
+    )
+
+
+def even_width_s(span_s: float) -> float:
+    """Of the bins for a run: an even number of seconds that gives at most `MOST_BINS` over `span_s`."""
+    return next((width_s for width_s in EVEN_WIDTHS_S if width_s * MOST_BINS >= span_s), EVEN_WIDTHS_S[-1])
+
+
+class _Progress:
+    """A line on stderr every `SILENT_S` seconds."""
+
+    def __init__(self, num_requests: int) -> None:
+        self._num_requests = num_requests
+        self._next_line_at = time.monotonic() + SILENT_S
+
+    def __call__(self, arrived: int, at_s: float) -> None:
+        now = time.monotonic()
+        if now >= self._next_line_at:
+            self._next_line_at = now + SILENT_S
+            click.echo(f"{arrived:,} of {self._num_requests:,} requests sent, at {seconds(at_s)}", err=True)

@@ -1,0 +1,85 @@
+"""What stands for one server in a simulation: its settings and its cost model, made to fit each other.
+
+options + cost model (+ the workload, where neither says a context length) --twin_of--> Twin
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from headrace.capacity.gpus import GIB
+from headrace.capacity.roofline import Roofline
+from headrace.cli.budgets import BudgetOptions, Limits, flags_of
+from headrace.cli.costs import LoadedCost
+from headrace.cli.recipe import Flags
+from headrace.core.cost import Machine
+from headrace.core.errors import BadInput
+from headrace.core.settings import Settings
+from headrace.workload.trace import TraceRequest
+
+BLOCK_SIZE = 16
+UNKNOWN_DEVICE = Limits(batched_tokens=2048, num_seqs=256)
+"""vLLM's defaults for a device that it has none for."""
+
+
+class TwinOptions(BudgetOptions):
+    """The budgets, and what only a GPU's server has. None: to be decided."""
+
+    async_scheduling: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What stands for one server."""
+
+    settings: Settings
+    cost: LoadedCost
+
+
+def twin_of(cost: LoadedCost, options: TwinOptions, requests: Sequence[TraceRequest]) -> Twin:
+    """Fill in what the machine says. Raises `BadInput` for settings that vLLM would refuse on it."""
+    machine = cost.machine
+    longest = max(traced.prompt_tokens + traced.output_tokens for traced in requests)
+    model_max_len = longest if machine is None else machine.max_model_len
+    limits = UNKNOWN_DEVICE
+    if isinstance(cost, Roofline):
+        limits = Limits(cost.deployment.max_num_batched_tokens, cost.deployment.max_num_seqs)
+    flags = flags_of(options, model_max_len, limits)
+    ahead = options["async_scheduling"]
+    if ahead is None:
+        ahead = machine is not None and machine.async_scheduling
+    if isinstance(cost, Roofline):
+        # Its memory and its CUDA graphs depend on the step's budgets.
+        deployment = replace(
+            cost.deployment,
+            max_num_batched_tokens=flags.max_num_batched_tokens,
+            max_num_seqs=flags.max_num_seqs,
+            async_scheduling=ahead,
+        )
+        cost = Roofline(deployment, cost.multipliers, cost.residual, cost.provenance)
+    block_size = BLOCK_SIZE if flags.block_size is None else flags.block_size
+    settings = flags.settings(_num_blocks(flags, cost.machine, block_size), block_size)
+    return Twin(replace(settings, async_scheduling=ahead), cost)
+
+
+def _num_blocks(flags: Flags, machine: Machine | None, block_size: int) -> int:
+    """Raises `BadInput` when one request of full length would not fit, as vLLM does."""
+    if flags.num_gpu_blocks_override is not None:
+        return flags.num_gpu_blocks_override
+    if machine is None:
+        raise BadInput(
+            "the cost model does not say how much KV cache its machine has",
+            "--num-gpu-blocks-override N, the number of KV blocks",
+        )
+    if block_size < 1:
+        raise BadInput(f"--block-size is {block_size}; it must be at least 1")
+    if flags.kv_cache_memory_bytes is not None:
+        machine = replace(machine, kv_cache_bytes=flags.kv_cache_memory_bytes)
+    blocks = machine.num_gpu_blocks(block_size)
+    fits = max(0, blocks - 1) * block_size
+    if fits < flags.max_model_len:
+        raise BadInput(
+            f"one request of {flags.max_model_len:,} tokens does not fit into the KV cache of "
+            f"{machine.name}: {machine.kv_cache_bytes / GIB:.2f} GiB, {fits:,} tokens",
+            f"--max-model-len {fits}" if fits else "a larger machine, or fewer --max-num-batched-tokens",
+        )
+    return blocks
