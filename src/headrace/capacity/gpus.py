@@ -6,7 +6,7 @@ streaming weights and KV cache reaches. `certainty` says where they come from:
 
     MEASURED   from a run of vLLM on this card
     DERIVED    from a measurement on this card outside vLLM, or of vLLM on its sibling
-    SPEC_ONLY  no measurement was found: the medians of the measured cards stand in
+    SPEC_ONLY  no measurement was found: round figures near those of the measured cards stand in
 
 Sources of every figure are in `specs` and `evidence`.
 """
@@ -20,6 +20,9 @@ from headrace.core.errors import BadInput
 GIB = 1 << 30
 _T = 1e12
 _G = 1e9
+
+GUESSED_COMPUTE_EFFICIENCY = 0.70
+GUESSED_BANDWIDTH_EFFICIENCY = 0.80
 
 
 class Certainty(StrEnum):
@@ -90,8 +93,8 @@ class Gpu:
     """By the format of the operands; one that is missing is computed in bf16."""
     link: Link
     specs: str
-    compute_efficiency: float = 0.70
-    bandwidth_efficiency: float = 0.80
+    compute_efficiency: float = GUESSED_COMPUTE_EFFICIENCY
+    bandwidth_efficiency: float = GUESSED_BANDWIDTH_EFFICIENCY
     certainty: Certainty = Certainty.SPEC_ONLY
     evidence: str = "none found for vLLM on this card"
 
@@ -181,10 +184,21 @@ _CARDS = (
     ),
     Gpu(
         "rtx-pro-6000", int(94.97 * GIB), 1792 * _G, _flops(503.8, 1007.6, 2015.2), _PCIE5,
-        specs="github.com/ai-dynamo/aiconfigurator systems/rtxpro6000_blackwell_server.yaml, at full boost",
+        specs="1,792 GB/s: joshua8.ai/blackwell-gpu-shootout; 504 TFLOP/s: NVIDIA datasheet, not re-read",
+        bandwidth_efficiency=0.76,
+        certainty=Certainty.DERIVED,
+        evidence="the Server Edition's efficiencies",
+        compute_efficiency=0.72,
+    ),
+    Gpu(
+        "rtx-pro-6000-server", int(94.97 * GIB), 1597 * _G, _flops(467.8, 935.6, 1871.2), _PCIE5,
+        specs="1,597 GB/s: what the run under `evidence` states; its 467.8 TFLOP/s and 97,887 MiB: "
+        "github.com/ai-dynamo/aiconfigurator systems/rtxpro6000_blackwell_server.yaml (which has 1,792 GB/s)",
+        compute_efficiency=0.72,
+        bandwidth_efficiency=0.76,
         certainty=Certainty.MEASURED,
-        evidence="300 requests, Llama-3.1-8B bf16, vLLM 0.19 (github.com/casys-kaist/LLMServingSim, "
-        "bench/examples): `python -m bench.fidelity --target reference`",
+        evidence="the first 100 of 300 requests, Llama-3.1-8B bf16, vLLM 0.19 (github.com/casys-kaist/"
+        "LLMServingSim, bench/examples), by `python -m bench.fidelity --target reference`",
     ),
     Gpu(
         "mi300x", int(191.5 * GIB), 5300 * _G, _flops(1307.4, 2614.9), _XGMI,

@@ -10,14 +10,14 @@ The files are small and for people too: what, where from, how far off, and a num
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import TypeAlias
 
 from headrace.capacity.gpus import GIB, Dtype, Gpu, gpu_named
 from headrace.capacity.memory import Deployment
-from headrace.capacity.models import MODELS, model_named
+from headrace.capacity.models import model_named
 from headrace.capacity.roofline import Multipliers, Roofline
 from headrace.core.cost import Machine, Residual
 from headrace.core.errors import BadInput
@@ -87,8 +87,12 @@ def save(cost: LoadedCost, path: Path) -> None:
     else:
         deployment = cost.deployment
         values = {field.name: getattr(deployment, field.name) for field in fields(deployment)}
-        values |= {"model": deployment.model.name, "gpu": deployment.gpu.name}
-        body |= {"kind": "first principles", "deployment": values, "multipliers": asdict(cost.multipliers)}
+        gpu = deployment.gpu
+        values |= {"model": deployment.model.name, "gpu": gpu.name}
+        # Written down, since multipliers are of these and a later catalogue may know better ones.
+        efficiencies = {"compute": gpu.compute_efficiency, "bandwidth": gpu.bandwidth_efficiency}
+        body |= {"kind": "first principles", "deployment": values, "efficiencies": efficiencies}
+        body["multipliers"] = asdict(cost.multipliers)
     residual = None if cost.residual is None else asdict(cost.residual)
     body |= {"residual": residual, "provenance": dict(cost.provenance)}
     half = path.with_name(path.name + ".part")
@@ -148,23 +152,19 @@ def _first_principles(body: Json) -> Roofline:
     if set(multipliers) != set(Multipliers.names()):
         raise BadInput(f"multipliers are {', '.join(multipliers)}; expected {', '.join(Multipliers.names())}")
     values = _mapping(body.get("deployment"), "deployment")
-    deployment = _deployment(values)
+    efficiencies = _numbers(_mapping(body.get("efficiencies"), "efficiencies"), "efficiencies")
+    deployment = _deployment(values, efficiencies)
     return Roofline(deployment, Multipliers(**multipliers), _residual(body), _provenance(body))
 
 
-def _deployment(values: Json) -> Deployment:
+def _deployment(values: Json, efficiencies: Mapping[str, float]) -> Deployment:
     expected = {field.name for field in fields(Deployment)}
     if set(values) != expected:
         raise BadInput(f"deployment has {', '.join(values)}; expected {', '.join(sorted(expected))}")
-    model, gpu = str(values["model"]), str(values["gpu"])
-    if model not in MODELS:
-        raise BadInput(
-            f"a deployment of {model!r}, which is not in the catalogue", f"known: {', '.join(MODELS)}"
-        )
     try:
         return Deployment(
-            model_named(model),
-            gpu_named(gpu),
+            model_named(str(values["model"])),
+            _with(gpu_named(str(values["gpu"])), efficiencies),
             tensor_parallel_size=_whole(values, "tensor_parallel_size"),
             weight_dtype=Dtype(str(values["weight_dtype"])),
             kv_cache_dtype=Dtype(str(values["kv_cache_dtype"])),
@@ -176,6 +176,13 @@ def _deployment(values: Json) -> Deployment:
         )
     except ValueError as error:
         raise BadInput(f"a deployment with {error}", f"formats are {', '.join(Dtype)}") from error
+
+
+def _with(gpu: Gpu, efficiencies: Mapping[str, float]) -> Gpu:
+    compute, bandwidth = efficiencies.get("compute", 0.0), efficiencies.get("bandwidth", 0.0)
+    if not (0 < compute <= 1 and 0 < bandwidth <= 1):
+        raise BadInput(f"efficiencies are {dict(efficiencies)}; compute and bandwidth must lie in (0, 1]")
+    return replace(gpu, compute_efficiency=compute, bandwidth_efficiency=bandwidth)
 
 
 def _machine(values: Json) -> Machine:
