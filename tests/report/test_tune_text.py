@@ -110,6 +110,14 @@ def test_few_requests_for_a_p95_are_pointed_out() -> None:
     assert "are few for a P95" in tune_text(Tuned(outcome, VLLM.levers(), "smollm2"))
 
 
+def test_what_the_confidence_does_not_cover_is_said() -> None:
+    text = " ".join(tune_text(IMPROVED).split())
+    assert "every run sent the same requests: 38 requests. So the confidence is about noise between" in text
+    assert "2 long in each run" in text
+    assert "not tried and may be better" not in text
+    assert "candidates were not tried and may be better still" in " ".join(tune_text(UNDECIDED).split())
+
+
 def test_the_json_line_carries_the_same_figures() -> None:
     line, before, after = parsed(IMPROVED), IMPROVED.before(), IMPROVED.after()
     assert before

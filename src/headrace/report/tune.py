@@ -15,13 +15,15 @@ from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult, Trial, Verdict
 from headrace.measure.summary import ALL, ClassSummary, summarise
 from headrace.report.bill import WORDS
-from headrace.report.tuned import Side, Tuned, p95_ttft_s
+from headrace.report.tuned import START, Side, Tuned, p95_ttft_s
 from headrace.report.units import seconds
 from headrace.targets.flags import as_flags
 
 WIDTH = 80
 _MIN_FOR_P95 = 20
 """Fewer answers a run than this, and the P95 is little more than the slowest one."""
+_MIN_DOCUMENTS = 5
+"""Fewer long requests a run than this are a handful of incidents, not a distribution."""
 _NOTICEABLE = 0.05
 """A latency that grew by less than this share is not worth a person's attention."""
 _SETTINGS_WIDTH = 42
@@ -249,7 +251,12 @@ def _in_columns(overrides: Overrides, figures: str) -> list[str]:
 
 
 def _remarks(tuned: Tuned, before: Side) -> str:
-    remarks = list(tuned.outcome.notes)
+    workload = tuned.outcome.measured(START)[0].workload
+    remarks = [
+        f"every run sent the same requests: {workload}. So the confidence is about noise between runs, "
+        "not about other traffic",
+        *tuned.outcome.notes,
+    ]
     was = before.classes.get(tuned.target_class)
     answered = (was.requests - was.failed) / before.runs if was else 0
     if answered < _MIN_FOR_P95:
@@ -257,6 +264,15 @@ def _remarks(tuned: Tuned, before: Side) -> str:
             f"{answered:.0f} {tuned.target_class} requests a run are few for a P95: it is nearly the slowest "
             "one; longer runs (a larger --budget) say more"
         )
+    long = before.classes.get("long")
+    if long and long.requests / before.runs < _MIN_DOCUMENTS:
+        remarks.append(
+            f"{long.requests / before.runs:.0f} long in each run: their figures, and how often short ones met "
+            "them, hang on a few requests"
+        )
+    untried = len(tuned.outcome.untried)
+    if untried:
+        remarks.append(f"{untried} candidates were not tried and may be better still")
     return "\n".join(_paragraph(f"Note: {remark}.") for remark in remarks)
 
 
