@@ -47,7 +47,7 @@ METRICS: dict[str, tuple[str, float, Callable[[Lives], float]]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.fidelity", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.fidelity")
     parser.add_argument("--target", choices=["reference"], default="reference")
     parser.add_argument("--json", action="store_true", help="print the result as JSON in the last line")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the calibrated cost model")

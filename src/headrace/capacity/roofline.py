@@ -127,6 +127,10 @@ class Roofline:
         self._window_pair_ns = 1e9 * sliding * self._parts.pair_s
         self._window_tokens = model.window.tokens if model.window else 0
 
+    def __reduce__(self) -> tuple[type["Roofline"], tuple[object, ...]]:
+        """To another process goes what it was made of: tables fill again in no time."""
+        return Roofline, (self.deployment, self.multipliers, self.residual, self.provenance)
+
     @property
     def certainty(self) -> Certainty:
         return self.deployment.gpu.certainty
