@@ -252,11 +252,8 @@ def _in_columns(overrides: Overrides, figures: str) -> list[str]:
 
 def _remarks(tuned: Tuned, before: Side) -> str:
     workload = tuned.outcome.measured(START)[0].workload
-    remarks = [
-        f"every run sent the same requests: {workload}. So the confidence is about noise between runs, "
-        "not about other traffic",
-        *tuned.outcome.notes,
-    ]
+    scope = "So the confidence is about noise between runs, not about other traffic"
+    remarks = [f"every run sent the same requests: {workload}. {scope}", *tuned.outcome.notes]
     was = before.classes.get(tuned.target_class)
     answered = (was.requests - was.failed) / before.runs if was else 0
     if answered < _MIN_FOR_P95:
@@ -267,8 +264,8 @@ def _remarks(tuned: Tuned, before: Side) -> str:
     long = before.classes.get("long")
     if long and long.requests / before.runs < _MIN_DOCUMENTS:
         remarks.append(
-            f"{long.requests / before.runs:.0f} long in each run: their figures, and how often short ones met "
-            "them, hang on a few requests"
+            f"{long.requests / before.runs:.0f} long in each run: their figures, and how often short ones "
+            "met them, hang on a few requests"
         )
     untried = len(tuned.outcome.untried)
     if untried:
