@@ -67,7 +67,7 @@ def test_the_pool_hands_out_frees_and_forgets_like_the_obvious_one(moves: list[t
         elif verb == "remember" and tables and tables[-1]:
             block_id, block_hash = tables[-1][0], str(number % 4).encode()
             if block_id not in {b for _, b in naive.remembered}:
-                pool.remember(block_id, block_hash)
+                pool.remember([block_id], [block_hash])
                 naive.remembered.append((block_hash, block_id))
         assert pool.free_order() == naive.queue
         pool.check(tables)
@@ -83,8 +83,7 @@ def test_blocks_without_a_prefix_are_reused_first_and_known_ones_last() -> None:
     # vLLM 0.32, ten blocks of which 1..4 are held and the fourth is partial: 4, 5..9, 3, 2, 1.
     pool = BlockPool(10)
     table = pool.take(4)
-    for block_id in table[:3]:
-        pool.remember(block_id, bytes([block_id]))
+    pool.remember(table[:3], [bytes([block_id]) for block_id in table[:3]])
     pool.give_back(reversed(table))
     assert pool.free_order() == [4, 5, 6, 7, 8, 9, 3, 2, 1]
 
@@ -93,3 +92,18 @@ def test_without_known_prefixes_freed_blocks_come_back_last_in_first_out() -> No
     pool = BlockPool(10)
     pool.give_back(reversed(pool.take(4)))
     assert pool.free_order() == [4, 3, 2, 1, 5, 6, 7, 8, 9]
+
+
+def test_a_prefix_that_is_used_again_and_again_leaves_nothing_behind() -> None:
+    pool = BlockPool(4)
+    table = pool.take(3)
+    pool.remember(table, [b"a", b"b", b"c"])
+    pool.give_back(table)
+    for _ in range(100):
+        pool.touch([2])
+        pool.give_back([2])
+    assert pool.free_order() == [1, 3, 2]
+    assert len(pool._remembered) <= 2 * 4 + 1
+    pool.check([])
+    assert pool.take(3) == [1, 3, 2]
+    assert pool.find(b"b") is None

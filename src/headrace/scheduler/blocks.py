@@ -2,17 +2,25 @@
 
 It counts references and keeps order; it knows neither requests nor tokens.
 
-    free queue   0 <-> 7 <-> 3 <-> ... <-> 9 <-> 0      a ring through the null block
-                     ^ handed out next         ^ evicted last
+    free queue   7, 3, ... 9   |   4, 12, ... 5
+                 worthless     |   remembered
+                 ^ handed out next           ^ evicted last
 
 Freed blocks that hold a remembered prefix go to the back, so that the least recently used is
 forgotten first; the others go to the front, as they are worth nothing more. This is the order
 of vLLM 0.32 (`BlockPool.free_blocks`); versions before 0.22 put all at the back.
+
+vLLM links all blocks into one ring. But a free block is forgotten only when it is handed out, so those
+worth nothing always stand before those remembered: a stack and a queue, which move runs of blocks at once.
 """
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 
 NULL_BLOCK = 0
+
+Holder = int | dict[int, None]
+"""Nearly every prefix has one block; twins stand in a dict, which keeps the order of insertion."""
 
 
 class BlockPool:
@@ -20,68 +28,78 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_free = num_blocks - 1
-        self._next = [*range(1, num_blocks), NULL_BLOCK]
-        self._previous = [num_blocks - 1, *range(num_blocks - 1)]
+        self._worthless = list(range(num_blocks - 1, NULL_BLOCK, -1))  # the last is handed out next
+        self._remembered = deque[int]()  # the first is evicted next, unless it was touched meanwhile:
+        self._passed_over = [0] * num_blocks  # entries of a block in `_remembered` that no longer count
         self._references = [0] * num_blocks
         self._hash_of: list[Hashable | None] = [None] * num_blocks
-        # Nearly every prefix has one block; twins stand in a dict, which keeps the order of insertion.
-        self._holders: dict[Hashable, int | dict[int, None]] = {}
+        self._holders: dict[Hashable, Holder] = {}
 
     def take(self, count: int) -> list[int]:
         """Hand out `count` blocks from the front; prefixes they remembered are forgotten."""
         assert count <= self.num_free, (
             f"{count} blocks wanted, {self.num_free} free: the caller must ask first"
         )
-        following, references = self._next, self._references
-        taken: list[int] = []
-        block_id = following[NULL_BLOCK]
-        for _ in range(count):
-            taken.append(block_id)
-            references[block_id] = 1
-            if self._hash_of[block_id] is not None:
-                self._forget(block_id)
-            block_id = following[block_id]
-        following[NULL_BLOCK] = block_id
-        self._previous[block_id] = NULL_BLOCK
         self.num_free -= count
+        worthless, references = self._worthless, self._references
+        if count <= len(worthless):
+            taken = worthless[: -count - 1 : -1]
+            del worthless[len(worthless) - count :]
+        else:
+            taken = worthless[::-1]
+            worthless.clear()
+            self._evict(count - len(taken), taken)
+        for block_id in taken:
+            references[block_id] = 1
         return taken
 
     def give_back(self, block_ids: Iterable[int]) -> None:
         """Drop one reference of each, in this order; what nobody holds any more becomes free."""
+        references, hash_of = self._references, self._hash_of
         worthless: list[int] = []
         remembered: list[int] = []
         for block_id in block_ids:
-            self._references[block_id] -= 1
-            if self._references[block_id] == 0:
-                (worthless if self._hash_of[block_id] is None else remembered).append(block_id)
-        self._link(worthless, NULL_BLOCK, self._next[NULL_BLOCK])
-        self._link(remembered, self._previous[NULL_BLOCK], NULL_BLOCK)
+            left = references[block_id] = references[block_id] - 1
+            if left:
+                continue
+            if hash_of[block_id] is None:
+                worthless.append(block_id)
+            else:
+                remembered.append(block_id)
+        worthless.reverse()
+        self._worthless += worthless
+        self._remembered += remembered
+        self.num_free += len(worthless) + len(remembered)
 
     def touch(self, block_ids: Iterable[int]) -> None:
         """Add a reference to each; free ones leave the queue, wherever they stand in it."""
+        references, passed_over = self._references, self._passed_over
         for block_id in block_ids:
-            if self._references[block_id] == 0:
-                before, after = self._previous[block_id], self._next[block_id]
-                self._next[before] = after
-                self._previous[after] = before
+            if references[block_id] == 0:
+                passed_over[block_id] += 1
                 self.num_free -= 1
-            self._references[block_id] += 1
+            references[block_id] += 1
+        if len(self._remembered) > 2 * len(references):
+            self._remembered = deque(self._evicted_next())
+            self._passed_over = [0] * len(references)
 
     def count_free(self, block_ids: Iterable[int]) -> int:
         """How many of these nobody holds: touching them uses up free blocks."""
         references = self._references
         return sum(1 for block_id in block_ids if references[block_id] == 0)
 
-    def remember(self, block_id: int, block_hash: Hashable) -> None:
-        """`block_id` holds, or will hold after this step, the prefix with this hash."""
-        self._hash_of[block_id] = block_hash
-        holder = self._holders.get(block_hash)
-        if holder is None:
-            self._holders[block_hash] = block_id
-        elif isinstance(holder, int):
-            self._holders[block_hash] = {holder: None, block_id: None}
-        else:
-            holder[block_id] = None
+    def remember(self, block_ids: Sequence[int], block_hashes: Sequence[Hashable]) -> None:
+        """These hold, or will hold after this step, the prefixes with these hashes, one for one."""
+        hash_of, holders = self._hash_of, self._holders
+        for block_id, block_hash in zip(block_ids, block_hashes, strict=True):
+            hash_of[block_id] = block_hash
+            holder = holders.setdefault(block_hash, block_id)
+            if holder == block_id:
+                continue
+            if isinstance(holder, int):
+                holders[block_hash] = {holder: None, block_id: None}
+            else:
+                holder[block_id] = None
 
     def find(self, block_hash: Hashable) -> int | None:
         """A block with this prefix: of twins the one remembered first."""
@@ -90,12 +108,7 @@ class BlockPool:
 
     def free_order(self) -> list[int]:
         """Free blocks, the next to be handed out first."""
-        order: list[int] = []
-        block_id = self._next[NULL_BLOCK]
-        while block_id != NULL_BLOCK:
-            order.append(block_id)
-            block_id = self._next[block_id]
-        return order
+        return [*reversed(self._worthless), *self._evicted_next()]
 
     def check(self, held: Iterable[Sequence[int]]) -> None:
         """Recount everything against the block tables of all requests. Raises `AssertionError`."""
@@ -110,8 +123,11 @@ class BlockPool:
         unheld = [b for b, count in enumerate(references) if count == 0 and b != NULL_BLOCK]
         assert sorted(order) == unheld, "the free queue is not the set of unheld blocks"
         assert len(order) == self.num_free, f"{len(order)} blocks in the free queue, {self.num_free} counted"
-        assert all(self._previous[self._next[b]] == b for b in (NULL_BLOCK, *order)), "a broken link"
+        assert all(self._hash_of[b] is None for b in self._worthless), (
+            "a remembered block counts as worthless"
+        )
         remembered = {b: h for b, h in enumerate(self._hash_of) if h is not None}
+        assert remembered.keys() >= set(self._evicted_next()), "a forgotten block would be forgotten again"
         indexed = {
             b: h
             for h, held_by in self._holders.items()
@@ -119,22 +135,32 @@ class BlockPool:
         }
         assert indexed == remembered, "the prefix index and the blocks disagree"
 
-    def _link(self, block_ids: list[int], before: int, after: int) -> None:
-        """Insert a run of blocks between two neighbours in the ring."""
-        for block_id in block_ids:
-            self._next[before] = block_id
-            self._previous[block_id] = before
-            before = block_id
-        self._next[before] = after
-        self._previous[after] = before
-        self.num_free += len(block_ids)
+    def _evict(self, count: int, taken: list[int]) -> None:
+        """Append the `count` remembered blocks that were freed first; forget their prefixes."""
+        evict_next, passed_over = self._remembered.popleft, self._passed_over
+        hash_of, holders = self._hash_of, self._holders
+        wanted = len(taken) + count
+        while len(taken) < wanted:
+            block_id = evict_next()
+            if passed_over[block_id]:
+                passed_over[block_id] -= 1
+                continue
+            taken.append(block_id)
+            block_hash = hash_of[block_id]
+            hash_of[block_id] = None
+            holder = holders.pop(block_hash)
+            if isinstance(holder, dict):
+                del holder[block_id]
+                if holder:
+                    holders[block_hash] = holder
 
-    def _forget(self, block_id: int) -> None:
-        block_hash = self._hash_of[block_id]
-        assert block_hash is not None, f"block {block_id} remembers nothing"
-        self._hash_of[block_id] = None
-        holder = self._holders[block_hash]
-        if isinstance(holder, dict):
-            del holder[block_id]
-        if not isinstance(holder, dict) or not holder:
-            del self._holders[block_hash]
+    def _evicted_next(self) -> list[int]:
+        """Remembered free blocks in the order of eviction, without entries that no longer count."""
+        left_out = self._passed_over.copy()
+        order: list[int] = []
+        for block_id in self._remembered:
+            if left_out[block_id]:
+                left_out[block_id] -= 1
+            else:
+                order.append(block_id)
+        return order

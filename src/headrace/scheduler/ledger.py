@@ -85,8 +85,8 @@ class KVLedger:
         if not self._shares_prefixes or full <= work.num_cached_blocks:
             return
         self._hashes.extend(work, full)
-        for index in range(work.num_cached_blocks, full):
-            self.pool.remember(work.block_ids[index], work.block_hashes[index])
+        known = work.num_cached_blocks
+        self.pool.remember(work.block_ids[known:full], work.block_hashes[known:full])
         work.num_cached_blocks = full
 
     def _blocks_for(self, tokens: int) -> int:
