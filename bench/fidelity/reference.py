@@ -70,9 +70,9 @@ class Reference:
 def load() -> Reference:
     """What `meta.json` says of the server, and vLLM 0.19's defaults for the rest.
 
-    Those are 0.9 of the memory, blocks of 16 and async scheduling. Where 0.19's rules differ from the twin's
-    0.32 (the order of freed blocks, perhaps the full-prompt gate), this run cannot tell: a third
-    of its KV cache is never used.
+    Those are 0.9 of the memory, blocks of 16 and async scheduling. Where 0.19's rules differ from the
+    twin's 0.32 (the order of freed blocks, perhaps the full-prompt gate), this run cannot tell: its KV
+    cache is never a third full.
     """
     arguments = json.loads((HERE / "meta.json").read_text(encoding="utf-8"))["engine_kwargs"]
     deployment = Deployment(
