@@ -186,7 +186,10 @@ def _verdict(
         return Verdict.INCONCLUSIVE, "the search ended before repeated runs could show the noise"
     kept = _throughput_kept(trials, contender, target_class)
     if kept < LEAST_THROUGHPUT:
-        return Verdict.NOTHING_BETTER, f"the fastest candidate keeps only {kept:.0%} of the throughput"
+        return (
+            Verdict.NOTHING_BETTER,
+            f"the fastest candidate keeps {kept:.1%} of the throughput, and {LEAST_THROUGHPUT:.0%} is asked",
+        )
     if is_beyond_noise(gain):
         return Verdict.IMPROVED, f"with 95 % confidence at most {gain.ratio_at_most:.2f} times the wait"
     why = (
