@@ -1,5 +1,6 @@
 """Virtual time: expected instants, determinism, and equality of skipped and taken steps."""
 
+import random
 from dataclasses import dataclass, replace
 
 import pytest
@@ -177,3 +178,24 @@ def test_every_request_ends_and_its_bill_is_its_ttft(trace: list[TraceRequest], 
         assert len(life.bill.parts_ns) == len(CAUSES)
         first_token_ns = simulated.step_ends_ns[0][life.token_steps[0][0]]
         assert life.bill.ttft_ns == first_token_ns - life.arrived_ns
+
+
+def crowd(seed: int) -> list[TraceRequest]:
+    """Many at once with long answers, so that a request may be preempted before its first token is back."""
+    chance = random.Random(seed)
+    trace = [
+        at(chance.choice([0, 0.3]), chance.randrange(1, 100), chance.randrange(1, 400)) for _ in range(15)
+    ]
+    return sorted(trace, key=lambda traced: traced.due_at)
+
+
+def test_the_bill_is_the_ttft_whatever_is_preempted_while_a_step_is_in_flight() -> None:
+    preemptions = 0
+    for seed in range(12):
+        simulated = simulate(crowd(seed), limited(34 + seed, 8, 64, ahead=True), ContextCost())
+        preemptions += simulated.preemptions
+        for life in simulated.lives:
+            assert life.bill is not None
+            first_token_ns = simulated.step_ends_ns[0][life.token_steps[0][0]]
+            assert life.bill.ttft_ns == first_token_ns - life.arrived_ns
+    assert preemptions > 50

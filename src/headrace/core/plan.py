@@ -42,6 +42,7 @@ class Work:
         "owed_by_step",
         "request",
         "status",
+        "stop_ids",
         "token_ids",
         "token_limit",
     )
@@ -54,6 +55,7 @@ class Work:
         self.num_tokens = self.num_prompt_tokens
         self.expected_tokens = self.num_tokens  # and what steps in flight will add
         self.token_limit = min(self.num_prompt_tokens + request.sampling.max_tokens, max_model_len)
+        self.stop_ids = request.sampling.ending_token_ids
         self.num_computed_tokens = 0  # scheduled so far, so one step ahead of the KV cache
         self.num_cached_tokens = 0  # of the prompt, found in the prefix cache at first admission
         self.block_ids: list[int] = []

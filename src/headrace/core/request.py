@@ -33,6 +33,11 @@ class SamplingParams:
     """None when the end-of-sequence token is to be ignored (`ignore_eos`)."""
     stop_token_ids: frozenset[int] = frozenset()
 
+    @property
+    def ending_token_ids(self) -> frozenset[int]:
+        """Those that end it: its stop tokens, and the end of the sequence unless that is ignored."""
+        return self.stop_token_ids if self.eos_token_id is None else self.stop_token_ids | {self.eos_token_id}
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

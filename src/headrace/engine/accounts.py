@@ -11,7 +11,7 @@ Whole nanoseconds throughout, so nothing is lost to rounding.
 
 from headrace.core.bill import CAUSES, Bill, Cause
 from headrace.core.output import FirstToken
-from headrace.core.plan import Chunk, Plan
+from headrace.core.plan import Chunk, Plan, Work
 from headrace.core.request import Request
 
 _PLACE = {cause: place for place, cause in enumerate(CAUSES)}
@@ -27,6 +27,7 @@ class _Account:
     """One request without a first token. Changed every step, so plain and slotted."""
 
     __slots__ = (
+        "cached_tokens",
         "computed_tokens",
         "others_place",
         "own_tokens",
@@ -44,6 +45,7 @@ class _Account:
         self.parts_ns[_FRONT_END] = request.handed_ns - request.arrived_ns
         self.queue_clock_ns: list[int] = []  # the queue's clocks when it joined
         self.scheduled_ns: int | None = None
+        self.cached_tokens = 0  # found in the prefix cache at first admission
         self.computed_tokens = 0
         self.reached_tokens = 0  # the furthest it had got before a preemption
         # What the plan in force does for it:
@@ -58,6 +60,7 @@ class Accounts:
     def __init__(self) -> None:
         self._new: dict[str, _Account] = {}  # came since the last plan
         self._queued: dict[str, _Account] = {}
+        self._recalled: dict[str, _Account] = {}  # queued again: a step in flight may bring its first token
         self._in_steps: dict[str, _Account] = {}
         self._queue_clock_ns = [0] * len(CAUSES)
         self._queue_place: int | None = None
@@ -69,7 +72,7 @@ class Accounts:
 
     def drop(self, request_id: str) -> None:
         """The request was cancelled. Nothing happens if its bill was closed before."""
-        for accounts in (self._new, self._queued, self._in_steps):
+        for accounts in (self._new, self._queued, self._recalled, self._in_steps):
             accounts.pop(request_id, None)
 
     def settle(self, now_ns: int) -> None:
@@ -92,7 +95,7 @@ class Accounts:
         for work in plan.preempted:
             self._preempted(work.request.request_id)
         for work in plan.admitted:
-            self._admitted(work.request.request_id, now_ns)
+            self._admitted(work, now_ns)
         self._queue_place = None if plan.queue_stopped_by is None else _PLACE[plan.queue_stopped_by]
         self._step_tokens = plan.num_scheduled_tokens
         if self._in_steps:
@@ -100,12 +103,15 @@ class Accounts:
                 account.own_tokens = account.recomputed_tokens = 0
                 account.others_place = _SHARED if plan.starved_by is None else _PLACE[plan.starved_by]
             for chunk in plan.chunks:
-                if account := self._in_steps.get(chunk.work.request.request_id):
-                    _take_part(account, chunk, is_capped=chunk.work.arrival in plan.capped)
+                work = chunk.work
+                if work.num_tokens > work.num_prompt_tokens:
+                    continue  # it has its first token: most chunks, so the bills are not asked
+                if account := self._in_steps.get(work.request.request_id):
+                    _take_part(account, chunk, is_capped=work.arrival in plan.capped)
 
-    def close(self, request_id: str, num_cached_tokens: int, now_ns: int) -> FirstToken | None:
+    def close(self, request_id: str, now_ns: int) -> FirstToken | None:
         """The bill at the first token, time up to `now_ns` settled; None if it was closed before."""
-        account = self._in_steps.pop(request_id, None)
+        account = self._in_steps.pop(request_id, None) or self._leave_queue(self._recalled, request_id)
         if account is None:
             return None
         assert account.scheduled_ns is not None, f"{request_id} has a token without having been scheduled"
@@ -115,13 +121,13 @@ class Accounts:
             scheduled_ns=account.scheduled_ns,
             first_token_ns=now_ns,
             num_prompt_tokens=len(account.request.prompt_token_ids),
-            num_cached_tokens=num_cached_tokens,
+            num_cached_tokens=account.cached_tokens,
         )
 
     @property
-    def in_steps(self) -> bool:
-        """Somebody without a first token takes part in steps."""
-        return bool(self._in_steps)
+    def await_tokens(self) -> bool:
+        """Some bill may close with the next step that comes back."""
+        return bool(self._in_steps or self._recalled)
 
     @property
     def are_open(self) -> bool:
@@ -139,15 +145,23 @@ class Accounts:
         if account := self._in_steps.pop(request_id, None):
             account.reached_tokens = max(account.reached_tokens, account.computed_tokens)
             account.queue_clock_ns = self._queue_clock_ns.copy()
-            self._queued[request_id] = account
+            self._recalled[request_id] = account
 
-    def _admitted(self, request_id: str, now_ns: int) -> None:
-        if account := self._queued.pop(request_id, None):
+    def _admitted(self, work: Work, now_ns: int) -> None:
+        request_id = work.request.request_id
+        account = self._leave_queue(self._queued, request_id) or self._leave_queue(self._recalled, request_id)
+        if account is not None:
             if account.scheduled_ns is None:
                 account.scheduled_ns = now_ns
+                account.cached_tokens = work.num_cached_tokens
+            self._in_steps[request_id] = account
+
+    def _leave_queue(self, queue: dict[str, _Account], request_id: str) -> _Account | None:
+        account = queue.pop(request_id, None)
+        if account is not None:
             for place, joined in enumerate(account.queue_clock_ns):
                 account.parts_ns[place] += self._queue_clock_ns[place] - joined
-            self._in_steps[request_id] = account
+        return account
 
 
 def _take_part(account: _Account, chunk: Chunk, *, is_capped: bool) -> None:

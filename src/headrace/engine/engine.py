@@ -73,8 +73,9 @@ class Engine:
         """
         self._accounts.settle(now_ns)
         outputs = self._scheduler.update(plan, token_ids)
-        if self._accounts.in_steps:
-            self._close_bills(plan, outputs, now_ns)
+        if self._accounts.await_tokens:
+            for output in outputs:
+                output.first = self._accounts.close(output.request_id, now_ns)
         self._tokens_computed += plan.num_scheduled_tokens
         return outputs
 
@@ -142,12 +143,6 @@ class Engine:
             if not plan.preempted and self._scheduler.in_flight:
                 return None
         raise AssertionError(f"nothing can advance: {self.stats()}; admission let in what does not fit")
-
-    def _close_bills(self, plan: Plan, outputs: list[Output], now_ns: int) -> None:
-        works = {chunk.work.request.request_id: chunk.work for chunk in plan.chunks if chunk.samples}
-        for output in outputs:
-            cached = works[output.request_id].num_cached_tokens
-            output.first = self._accounts.close(output.request_id, cached, now_ns)
 
 
 def _refuse_what_never_fits(request: Request, settings: Settings) -> None:

@@ -95,10 +95,12 @@ class Scheduler:
                 continue  # mid-prefill, or ended while the step ran
             output = Output(work.request.request_id, [token_id])
             self._book(work, token_id, plan)
-            reason = _stop_reason(work, token_id)
-            if reason is not None:
-                output.finish_reason = reason
-                if reason is FinishReason.STOP and token_id in work.request.sampling.stop_token_ids:
+            # In vLLM's order. `min_tokens` is not tested: the sampler cannot draw a stop token before.
+            if token_id in work.stop_ids or work.num_tokens >= work.token_limit:
+                output.finish_reason = FinishReason.LENGTH
+                if token_id in work.stop_ids:
+                    output.finish_reason = FinishReason.STOP
+                if token_id in work.request.sampling.stop_token_ids:
                     output.stop_token_id = token_id
                 if work.status is Status.RUNNING:
                     ended.add(work.arrival)
@@ -282,8 +284,9 @@ class Scheduler:
         if work.owed_by_step >= plan.number:
             work.expected_tokens += 1  # preempted since: its expectation began anew
         elif self.settings.async_scheduling:
-            in_flight = work.expected_tokens - work.num_tokens
-            self.ledger.register(work, work.num_computed_tokens - in_flight)
+            known = work.num_computed_tokens - work.expected_tokens + work.num_tokens
+            if known >= (work.num_cached_blocks + 1) * self.settings.block_size:
+                self.ledger.register(work, known)
 
     def _end(self, work: Work) -> None:
         self.queue_stands = False
@@ -305,14 +308,3 @@ def _name_the_starved(plan: Plan, running: list[Work], stopped_by: Cause) -> Non
     ]
     if plan.starved:
         plan.starved_by = stopped_by
-
-
-def _stop_reason(work: Work, token_id: int) -> FinishReason | None:
-    """Why `token_id` ends `work`, tested in vLLM's order; None if it does not.
-
-    `min_tokens` is not tested: the sampler cannot draw a stop token before.
-    """
-    sampling = work.request.sampling
-    if token_id == sampling.eos_token_id or token_id in sampling.stop_token_ids:
-        return FinishReason.STOP
-    return FinishReason.LENGTH if work.num_tokens >= work.token_limit else None
