@@ -1,6 +1,7 @@
 """What the engine says about a request after a step."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.core.bill import Bill
 from headrace.core.request import FinishReason
@@ -27,6 +28,15 @@ class FirstToken:
     first_token_ns: int
     num_prompt_tokens: int
     num_cached_tokens: int
+
+
+class Occupancy(NamedTuple):
+    """What is in use between two steps. Asked for every step, so no more than that."""
+
+    running: int
+    waiting: int
+    kv_cache_usage: float
+    """Share of the pool that requests hold, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

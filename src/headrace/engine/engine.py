@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from headrace.core.cost import StepShape
 from headrace.core.errors import BadInput, NeverFits
-from headrace.core.output import EngineStats, Output
+from headrace.core.output import EngineStats, Occupancy, Output
 from headrace.core.plan import Plan, Work
 from headrace.core.request import Request
 from headrace.core.settings import Settings
@@ -109,6 +109,12 @@ class Engine:
     def take_ended(self) -> list[Work]:
         """Works that ended since the last call, so that the executor can forget them."""
         return self._scheduler.take_ended()
+
+    def occupancy(self) -> Occupancy:
+        """Of `stats`, what a picture over time needs."""
+        scheduler, blocks = self._scheduler, self.settings.usable_blocks
+        usage = 1.0 - scheduler.ledger.pool.num_free / blocks
+        return Occupancy(len(scheduler.running), len(scheduler.waiting), usage)
 
     def stats(self) -> EngineStats:
         """A snapshot; cheap enough for every step."""

@@ -16,6 +16,7 @@ worth nothing always stand before those remembered: a stack and a queue, which m
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import repeat
 
 NULL_BLOCK = 0
 
@@ -48,7 +49,7 @@ class BlockPool:
         else:
             taken = worthless[::-1]
             worthless.clear()
-            self._evict(count - len(taken), taken)
+            taken += self._evict(count - len(taken))
         for block_id in taken:
             references[block_id] = 1
         return taken
@@ -95,7 +96,7 @@ class BlockPool:
             hash_of[block_id] = block_hash
             holder = holders.setdefault(block_hash, block_id)
             if holder == block_id:
-                continue
+                continue  # nobody else holds it
             if isinstance(holder, int):
                 holders[block_hash] = {holder: None, block_id: None}
             else:
@@ -135,24 +136,35 @@ class BlockPool:
         }
         assert indexed == remembered, "the prefix index and the blocks disagree"
 
-    def _evict(self, count: int, taken: list[int]) -> None:
-        """Append the `count` remembered blocks that were freed first; forget their prefixes."""
-        evict_next, passed_over = self._remembered.popleft, self._passed_over
-        hash_of, holders = self._hash_of, self._holders
-        wanted = len(taken) + count
-        while len(taken) < wanted:
+    def _evict(self, count: int) -> list[int]:
+        """The `count` remembered blocks that were freed first; their prefixes are forgotten."""
+        evict_next, passed_over, hash_of = self._remembered.popleft, self._passed_over, self._hash_of
+        evicted: list[int] = []
+        while len(evicted) < count:
             block_id = evict_next()
             if passed_over[block_id]:
                 passed_over[block_id] -= 1
-                continue
-            taken.append(block_id)
-            block_hash = hash_of[block_id]
+            else:
+                evicted.append(block_id)
+        hashes = [hash_of[block_id] for block_id in evicted]
+        for block_id in evicted:
             hash_of[block_id] = None
-            holder = holders.pop(block_hash)
-            if isinstance(holder, dict):
-                del holder[block_id]
-                if holder:
+        holders = self._holders
+        held_by = list(map(holders.pop, hashes, repeat(None)))
+        if held_by != evicted:  # twins are among them: the others keep the prefix
+            for block_hash, holder in zip(hashes, held_by, strict=True):
+                if isinstance(holder, dict):
                     holders[block_hash] = holder
+            for block_hash, block_id in zip(hashes, evicted, strict=True):
+                self._leave_twins(block_hash, block_id)
+        return evicted
+
+    def _leave_twins(self, block_hash: Hashable, block_id: int) -> None:
+        holder = self._holders.get(block_hash)
+        if isinstance(holder, dict):
+            del holder[block_id]
+            if not holder:
+                del self._holders[block_hash]
 
     def _evicted_next(self) -> list[int]:
         """Remembered free blocks in the order of eviction, without entries that no longer count."""

@@ -63,10 +63,10 @@ class KVLedger:
 
     def extend(self, work: Work, end: int) -> bool:
         """Let a running `work` hold its tokens up to `end`; False if the pool has too few blocks."""
-        wanted = self._blocks_for(end) - len(work.block_ids)
-        if wanted > self.pool.num_free:
-            return False
-        if wanted:
+        if end > work.capacity_tokens:
+            wanted = self._blocks_for(end) - len(work.block_ids)
+            if wanted > self.pool.num_free:
+                return False
             work.block_ids += self.pool.take(wanted)
             work.capacity_tokens = len(work.block_ids) * self._block_size
         self.register(work, end)

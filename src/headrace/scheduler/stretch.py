@@ -27,11 +27,14 @@ def quiet_steps(scheduler: Scheduler) -> int:
     owed_tokens = settings.steps_in_flight - 1  # to each request, by steps in flight
     if [len(plan.chunks) for plan in scheduler.in_flight] != [len(running)] * owed_tokens:
         return 0
+    to_the_first_end = settings.max_model_len
     for work in running:
-        expected = work.expected_tokens
-        if expected - work.num_computed_tokens != 1 or expected - work.num_tokens != owed_tokens:
+        expected, known = work.expected_tokens, work.num_tokens
+        if expected - work.num_computed_tokens != 1 or expected - known != owed_tokens:
             return 0
-    to_the_first_end = min(work.token_limit - work.num_tokens for work in running) - 1
+        left = work.token_limit - known - 1
+        if left < to_the_first_end:
+            to_the_first_end = left
     blocks_each = scheduler.ledger.pool.num_free // len(running)
     return max(0, min(to_the_first_end, (blocks_each - 1) * settings.block_size))
 
@@ -60,6 +63,8 @@ def _block_events(scheduler: Scheduler, steps: int) -> dict[int, list[Work]]:
     events: dict[int, list[Work]] = {}
     for work in scheduler.running:
         first_full = work.capacity_tokens - work.num_computed_tokens
+        if first_full > steps:
+            continue  # most stretches are shorter than a block
         at = {step for full in range(first_full, steps + 1, size) for step in (full, full + 1)}
         for step in at:
             if 1 <= step <= steps:

@@ -6,7 +6,7 @@ is idle. Written for millions of steps: one call a step, or one for a whole stre
 
 from dataclasses import dataclass
 
-from headrace.core.output import EngineStats
+from headrace.core.output import Occupancy
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,10 @@ class BudgetSeries:
         self._bin_ns = round(bin_s * 1e9)
         self._bins: dict[int, list[float]] = {}  # busy ns, tokens, and running, waiting, usage times ns
 
-    def add(self, begin_ns: int, end_ns: int, tokens: int, stats: EngineStats) -> None:
-        """Steps from `begin_ns` to `end_ns` computed `tokens` tokens, with the engine as in `stats`."""
+    def add(self, begin_ns: int, end_ns: int, tokens: int, now: Occupancy) -> None:
+        """Steps from `begin_ns` to `end_ns` computed `tokens` tokens, with the engine as in `now`."""
         width = self._bin_ns
+        running, waiting, usage = now
         number = begin_ns // width
         tokens_per_ns = tokens / (end_ns - begin_ns)
         while begin_ns < end_ns:
@@ -44,9 +45,9 @@ class BudgetSeries:
                 sums = self._bins[number] = [0.0] * 5
             sums[0] += spent_ns
             sums[1] += tokens_per_ns * spent_ns
-            sums[2] += stats.running * spent_ns
-            sums[3] += stats.waiting * spent_ns
-            sums[4] += stats.kv_cache_usage * spent_ns
+            sums[2] += running * spent_ns
+            sums[3] += waiting * spent_ns
+            sums[4] += usage * spent_ns
             begin_ns, number = upto_ns, number + 1
 
     def samples(self) -> tuple[BudgetSample, ...]:

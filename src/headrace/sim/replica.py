@@ -79,7 +79,7 @@ class Replica:
             return None
         plan, shape = self._planned[0]
         end_ns = now_ns + self._cost.step_ns(shape)
-        self._series.add(now_ns, end_ns, plan.num_scheduled_tokens, self.engine.stats())
+        self._series.add(now_ns, end_ns, plan.num_scheduled_tokens, self.engine.occupancy())
         return end_ns
 
     def _finish(self, now_ns: int) -> None:
@@ -145,7 +145,7 @@ class Replica:
         self.engine.skip(taken, at_ns)
         for _, planned in self._planned:
             planned.decode_context_tokens += taken * planned.decode_seqs
-        self._series.add(now_ns, at_ns, taken * shape.decode_seqs, self.engine.stats())
+        self._series.add(now_ns, at_ns, taken * shape.decode_seqs, self.engine.occupancy())
         for request_id in ids:
             runs = self._lives[request_id].token_steps
             if runs[-1][0] + runs[-1][1] == first:
