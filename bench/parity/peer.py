@@ -1,4 +1,4 @@
-"""vLLM's scheduler in a process of its own environment: started once, asked many times."""
+"""A process of vLLM's own environment: started once, as vLLM takes long to import, and asked many times."""
 
 import os
 import subprocess
@@ -16,10 +16,13 @@ from tests.traces import Trace
 ROOT = Path(__file__).parents[2]
 
 
-class VllmScheduler:
-    """Plays traces. `folder` is what `make vllm` built. Raises `SystemExit` with what is missing."""
+class VllmProcess:
+    """Runs a module that answers line by line. `folder` is what `make vllm` built.
 
-    def __init__(self, folder: Path) -> None:
+    Raises `SystemExit` with what is missing, or with the log of a process that ended.
+    """
+
+    def __init__(self, folder: Path, module: str) -> None:
         python, model = folder / "bin" / "python", folder / "model"
         for needed in (python, model / "config.json"):
             if not needed.exists():
@@ -27,7 +30,7 @@ class VllmScheduler:
         # Not a `with`: the log lives as long as the process that writes it.
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(
-            [python.absolute(), "-m", "bench.parity.vllm_side"],
+            [python.absolute(), "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -52,20 +55,34 @@ class VllmScheduler:
         self._process.wait()
         self._log.close()
 
-    def ask(self, trace: Trace) -> None:
-        """Start playing `trace`; `answer` waits for the end."""
+    def tell(self, line: bytes) -> None:
         assert self._process.stdin is not None, "opened as a pipe"
-        self._process.stdin.write(msgspec.json.encode(trace).decode() + "\n")
+        self._process.stdin.write(line.decode() + "\n")
         self._process.stdin.flush()
 
-    def answer(self) -> list[str]:
-        """A digest for every step of the trace asked last."""
+    def hear(self) -> str:
+        """The next line of the answer."""
         assert self._process.stdout is not None, "opened as a pipe"
         line = self._process.stdout.readline()
         if not line:
             self._log.seek(0)
             raise SystemExit(f"vLLM's process ended:\n{self._log.read()[-2000:]}")
-        return msgspec.json.decode(line, type=list[str])
+        return line
+
+
+class VllmScheduler(VllmProcess):
+    """Plays traces on vLLM's scheduler."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "bench.parity.vllm_side")
+
+    def ask(self, trace: Trace) -> None:
+        """Start playing `trace`; `answer` waits for the end."""
+        self.tell(msgspec.json.encode(trace))
+
+    def answer(self) -> list[str]:
+        """A digest for every step of the trace asked last."""
+        return msgspec.json.decode(self.hear(), type=list[str])
 
     def play(self, trace: Trace) -> list[str]:
         self.ask(trace)

@@ -1,0 +1,116 @@
+"""How fast steps are decided: `python -m bench.scheduler [--json]`.
+
+vLLM 0.32's scheduler and ours, each in a process of its own and never at the same time: one takes its
+steps while the other waits, turn by turn, so that a noisy neighbour hits both. A step is planning it and
+booking its tokens; building requests and model outputs is not timed.
+
+    a table, then as the last line:
+    {"ratio_64": ..., "ratio_256": ..., "ratio_1024": ..., "waiting_10k_cost": ...}
+
+A ratio is vLLM's time by ours, decode steps and an empty queue. `waiting_10k_cost` is our time with
+10,000 waiting by our time with none, the worst of all sizes and kinds. Needs vLLM's environment
+(`make vllm`).
+"""
+
+import argparse
+import gc
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from bench.parity.peer import VllmProcess
+from bench.scheduler.ours import Ours
+from bench.scheduler.states import Player, State
+
+RUNNING = (64, 256, 1024)
+WAITING = (0, 10_000)
+KINDS = ("decode", "prefill")
+ROUNDS = 9
+STEPS = 40
+
+
+@dataclass
+class Timed:
+    """Median nanoseconds of a step, round by round."""
+
+    ours_ns: list[float] = field(default_factory=list[float])
+    theirs_ns: list[float] = field(default_factory=list[float])
+
+    @property
+    def ratio(self) -> float:
+        return median(theirs / ours for ours, theirs in zip(self.ours_ns, self.theirs_ns, strict=True))
+
+
+def main() -> None:
+    options = parse_options()
+    results: dict[State, Timed] = {}
+    print("kind     running  waiting   headrace, us a step        vLLM, us a step          ratio")
+    with VllmProcess(options.vllm, "bench.scheduler.vllm_side") as peer:
+        for state in (State(kind, n, queue) for kind in KINDS for n in RUNNING for queue in WAITING):
+            results[state] = compare(peer, state, options.rounds)
+            print_row(state, results[state])
+    if options.json:
+        print(to_json(results))
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.scheduler", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of each (default {ROUNDS})")
+    parser.add_argument("--vllm", type=Path, default=Path(".vllm"), help="vLLM's environment (default .vllm)")
+    parser.add_argument("--json", action="store_true", help="end with one JSON line")
+    return parser.parse_args()
+
+
+def compare(peer: VllmProcess, state: State, rounds: int) -> Timed:
+    ours = Player(Ours(state), state)
+    exchange(peer, asdict(state))
+    timed = Timed()
+
+    def we() -> None:
+        timed.ours_ns.append(median(ours.steps(STEPS)))
+
+    def they() -> None:
+        timed.theirs_ns.append(median(exchange(peer, {"steps": STEPS})))
+
+    for turn in range(rounds):
+        for take_turn in (we, they) if turn % 2 == 0 else (they, we):
+            take_turn()
+    gc.unfreeze()
+    return timed
+
+
+def exchange(peer: VllmProcess, message: object) -> list[int]:
+    peer.tell(msgspec.json.encode(message))
+    return msgspec.json.decode(peer.hear(), type=list[int])
+
+
+def print_row(state: State, timed: Timed) -> None:
+    print(
+        f"{state.kind:<8} {state.running:>7} {state.waiting:>8}   {spread(timed.ours_ns)}   "
+        f"{spread(timed.theirs_ns)}   {timed.ratio:5.1f}",
+        flush=True,
+    )
+
+
+def spread(ns: Sequence[float]) -> str:
+    return f"{median(ns) / 1e3:7.0f} ({min(ns) / 1e3:.0f} to {max(ns) / 1e3:.0f})".ljust(24)
+
+
+def to_json(results: dict[State, Timed]) -> str:
+    costs = [
+        median(results[State(kind, n, WAITING[1])].ours_ns) / median(results[State(kind, n, 0)].ours_ns)
+        for kind in KINDS
+        for n in RUNNING
+    ]
+    ratios = {f"ratio_{n}": round(results[State("decode", n, 0)].ratio, 1) for n in RUNNING}
+    return json.dumps(ratios | {"waiting_10k_cost": round(max(costs), 2)})
+
+
+if __name__ == "__main__":
+    main()
