@@ -33,6 +33,6 @@ fi
 
 if [ ! -e "$folder/model/config.json" ]; then
     echo "vLLM: converting the built-in model to safetensors" >&2
-    gguf=$("$headrace_python" -c 'from headrace.executor.fetch import fetch_smollm2; print(fetch_smollm2())')
+    gguf=$("$headrace_python" -c 'from headrace.executor.fetch import SMOLLM2, fetch; print(fetch(SMOLLM2))')
     "$folder/bin/python" tools/vllm_model.py "$gguf" "$folder/model"
 fi

@@ -7,14 +7,8 @@ from hypothesis import strategies as st
 from headrace.core.bill import CAUSES, Cause
 from headrace.core.errors import BadInput
 from headrace.core.measurement import Measurement
-from headrace.measure.summary import (
-    Percentiles,
-    client_lag_s,
-    percentiles,
-    slow_bill,
-    slow_requests,
-    summarise,
-)
+from headrace.core.slow import slow_bill, slow_requests
+from headrace.measure.summary import Percentiles, client_lag_s, percentiles, summarise
 from tests.measure.samples import failure, measurement, measurements, timeline
 
 

@@ -19,13 +19,13 @@ from rich.console import Console
 from headrace.cli.measuring import Target, measure
 from headrace.core.errors import BadInput, TargetFailed
 from headrace.core.exchange import Answer, Ask, Broken
-from headrace.core.measurement import Measurement
+from headrace.core.measurement import ALL, Measurement
 from headrace.core.ports import Overrides
 from headrace.core.settings import Settings
 from headrace.core.trial import NoResult, Outcome, Trial
 from headrace.measure import record
 from headrace.measure.run import Event
-from headrace.measure.summary import ALL, summarise
+from headrace.measure.summary import summarise
 from headrace.net.client import HttpSender, served_models
 from headrace.report.progress import Progress
 from headrace.report.tune import settings_words

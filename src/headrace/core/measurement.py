@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 
 from headrace.core.timeline import Failure, Timeline
 
+ALL = "all"
+"""The name under which all classes of requests together stand."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:

@@ -1,7 +1,6 @@
-"""What a measurement comes to: percentiles, rates, and the bill of its slow requests.
+"""What a measurement comes to: percentiles and rates.
 
     Measurement -> summarise -> {class: ClassSummary, ..., "all": ClassSummary}
-                -> slow_bill -> {cause: seconds}
 
 Latencies start when a request was due (core.timeline). Percentiles are numpy's "linear" ones:
 between two neighbouring samples they are interpolated. They are of the requests that brought a
@@ -14,13 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.core.bill import CAUSES, Cause
 from headrace.core.errors import BadInput
-from headrace.core.measurement import Measurement
+from headrace.core.measurement import ALL, Measurement
 from headrace.core.timeline import Failure, Timeline
-
-ALL = "all"
-"""The name under which all classes together stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +71,6 @@ def percentiles(samples: Iterable[float]) -> Percentiles | None:
 def client_lag_s(measurement: Measurement) -> Percentiles | None:
     """How late requests left us. When this is large the client was the bottleneck, not the server."""
     return percentiles(timeline.dispatch_lag_s for timeline in measurement.timelines)
-
-
-def slow_requests(
-    measurement: Measurement, request_class: str, quantile: float = 0.95
-) -> tuple[Timeline, ...]:
-    """The answered requests of a class whose TTFT is at or above that quantile of it."""
-    timelines = [t for t in measurement.timelines if request_class in (ALL, t.request_class)]
-    if not timelines:
-        return ()
-    ttft_s = np.array([t.ttft_s for t in timelines])
-    # Interpolation may round the bound a hair above the largest sample: the slowest always belongs.
-    bound_s = min(float(np.quantile(ttft_s, quantile, method="linear")), float(ttft_s.max()))
-    return tuple(t for t in timelines if t.ttft_s >= bound_s)
-
-
-def slow_bill(
-    measurement: Measurement, request_class: str, quantile: float = 0.95
-) -> dict[Cause, float] | None:
-    """The mean bill of the slow requests of a class; None where the server keeps no bills."""
-    return mean_bill(slow_requests(measurement, request_class, quantile))
-
-
-def mean_bill(timelines: Sequence[Timeline]) -> dict[Cause, float] | None:
-    """Cause by cause over those that have a bill; None where none has."""
-    bills = [t.bill_s for t in timelines if t.bill_s is not None]
-    if not bills:
-        return None
-    return {cause: sum(bill.get(cause, 0.0) for bill in bills) / len(bills) for cause in CAUSES}
 
 
 def _summary(name: str, results: Sequence[Timeline | Failure], duration_s: float) -> ClassSummary:

@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from headrace.core.measurement import Measurement
-from headrace.measure.summary import ALL, client_lag_s, slow_bill, summarise
+from headrace.core.measurement import ALL, Measurement
+from headrace.core.slow import slow_bill
+from headrace.measure.summary import client_lag_s, summarise
 
 
 def measurement_json(measurement: Measurement) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.core.measurement import Measurement
+from headrace.core.measurement import ALL, Measurement
 from headrace.core.settings import Settings
-from headrace.measure.summary import ALL, slow_bill, summarise
+from headrace.core.slow import slow_bill
+from headrace.measure.summary import summarise
 from headrace.report.as_json import measurement_json
 from headrace.report.bill import bill_rows
 from headrace.report.sparkline import sparkline

@@ -10,15 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.core.bill import Cause
-from headrace.core.measurement import Measurement
-from headrace.measure.summary import (
-    ALL,
-    ClassSummary,
-    client_lag_s,
-    mean_bill,
-    slow_requests,
-    summarise,
-)
+from headrace.core.measurement import ALL, Measurement
+from headrace.core.slow import mean_bill, slow_requests
+from headrace.measure.summary import ClassSummary, client_lag_s, summarise
 from headrace.report.bill import bar, bill_rows
 from headrace.report.units import seconds
 

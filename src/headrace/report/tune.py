@@ -10,10 +10,10 @@ import textwrap
 from collections.abc import Sequence
 
 from headrace.core.bill import CAUSES
-from headrace.core.measurement import Measurement
+from headrace.core.measurement import ALL, Measurement
 from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult, Trial, Verdict
-from headrace.measure.summary import ALL, ClassSummary, summarise
+from headrace.measure.summary import ClassSummary, summarise
 from headrace.report.bill import WORDS
 from headrace.report.tuned import START, Side, Tuned, p95_ttft_s
 from headrace.report.units import seconds

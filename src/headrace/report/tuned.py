@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.core.bill import Cause
-from headrace.core.measurement import Measurement
+from headrace.core.measurement import ALL, Measurement
 from headrace.core.ports import Overrides
+from headrace.core.slow import slow_bill
 from headrace.core.trial import NoResult, Outcome, Trial
-from headrace.measure.summary import ALL, ClassSummary, slow_bill, summarise
+from headrace.measure.summary import ClassSummary, summarise
 
 START: Overrides = {}
 

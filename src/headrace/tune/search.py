@@ -20,9 +20,10 @@ from typing import Protocol
 from headrace.core.errors import TargetFailed
 from headrace.core.measurement import Measurement
 from headrace.core.ports import Judge, Overrides
+from headrace.core.slow import slow_bill
 from headrace.core.trial import Gain, NoResult, Outcome, Trial, Verdict
 from headrace.tune.candidates import Start, propose
-from headrace.tune.score import Score, score, slow_bill
+from headrace.tune.score import Score, score
 from headrace.tune.verdict import gain_of, is_beyond_noise
 
 START: Overrides = {}
