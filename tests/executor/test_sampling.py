@@ -101,7 +101,7 @@ def test_temperature_0_takes_the_likeliest_token_whatever_the_seed() -> None:
     assert sample(rows.copy(), params, [0] * 4) == rows.argmax(axis=-1).tolist()
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1e-4, 1.0, 1e30])
+@pytest.mark.parametrize("temperature", [0.0, 1e-4, 1.0, 1e30, 1e308])
 def test_extreme_temperatures_and_logits_still_give_a_token(temperature: float) -> None:
     for row in (
         np.full(VOCABULARY, -np.inf, np.float32),
@@ -113,6 +113,17 @@ def test_extreme_temperatures_and_logits_still_give_a_token(temperature: float) 
             params = SamplingParams(1, temperature=temperature, top_p=top_p, top_k=7, seed=1)
             (token,) = sample(row[None].copy(), [params], [0])
             assert 0 <= token < VOCABULARY
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.9), (3, 0.9)])
+def test_a_forbidden_token_is_not_drawn_however_hot_it_is(top_k: int, top_p: float) -> None:
+    end = VOCABULARY - 1
+    for seed in range(20):
+        params = SamplingParams(
+            9, temperature=1e308, top_k=top_k, top_p=top_p, seed=seed, min_tokens=1, eos_token_id=end
+        )
+        (token,) = sample(logits_of(seed), [params], [0])
+        assert 0 <= token < end
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from headrace.core.request import SamplingParams
 
 _GREEDY_BELOW = 1e-5  # vLLM's; a smaller temperature could only overflow
+_HOTTEST = (
+    1e30  # hotter, and its inverse is 0 in 32 bits: 0 times -inf is no number. All are alike long before
+)
 _PART = 256  # of the vocabulary: the draw finds a part first, then the token in it
 
 Floats = NDArray[np.float32]
@@ -61,7 +64,7 @@ def _weights(logits: Floats, largest: float, param: SamplingParams) -> Floats:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         weights = logits - np.float32(largest)
-        weights *= np.float32(1.0 / param.temperature)
+        weights *= np.float32(1.0 / min(param.temperature, _HOTTEST))
         np.exp(weights, out=weights)
     if 0 < param.top_k < weights.size:
         weights *= logits >= np.partition(logits, -param.top_k)[-param.top_k]
