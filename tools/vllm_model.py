@@ -18,6 +18,7 @@ def main() -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    del model.config.quantization_config  # of the file it came from; the weights are plain floats now
     model.config.save_pretrained(unfinished)
     tokenizer.save_pretrained(unfinished)
     # The output projection is the embedding: written once, or vLLM loads it twice.
