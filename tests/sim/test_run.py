@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from headrace.core.bill import CAUSES, Cause
 from headrace.core.cost import StepShape
 from headrace.core.errors import BadInput
+from headrace.core.plan import Work
 from headrace.core.settings import Settings
 from headrace.sim import replica as replica_module
+from headrace.sim.prefixes import TracePrefixes
 from headrace.sim.replica import Life
 from headrace.sim.run import Simulated, Watch, simulate
 from headrace.workload.trace import TraceRequest
@@ -162,6 +164,41 @@ def test_skipping_quiet_steps_changes_nothing(
         stepping = simulate(trace, limits, ContextCost(), replicas=replicas)
     assert told(skipping) == told(stepping)
     assert skipping.steps == stepping.steps
+
+
+alike = st.tuples(st.integers(0, 3), st.integers(1, 5)).map(
+    lambda drawn: {
+        "prefix_ids": tuple(range(drawn[0] * 10, drawn[0] * 10 + drawn[1])),
+        "prefix_block_tokens": 16,
+    }
+)
+
+
+def one_of(due_ms: int, prompt: int, output: int, prefix: dict[str, object]) -> TraceRequest:
+    return at(due_ms, prompt, output, **prefix)
+
+
+sharing = st.lists(
+    st.builds(one_of, st.integers(0, 40), st.integers(1, 200), st.integers(1, 300), alike | st.just({})),
+    min_size=5,
+    max_size=25,
+).map(lambda trace: sorted(trace, key=lambda traced: traced.due_at))
+
+
+def every_block(prefixes: TracePrefixes, work: Work) -> int:
+    return 10**6
+
+
+@given(sharing, settings)
+def test_blocks_that_nobody_else_can_ask_for_need_no_index(
+    trace: list[TraceRequest], limits: Settings
+) -> None:
+    limits = replace(limits, num_gpu_blocks=limits.num_gpu_blocks // 3 + 20)  # so that many are preempted
+    lean = simulate(trace, limits, ContextCost())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TracePrefixes, "sharable_blocks", every_block)
+        indexed = simulate(trace, limits, ContextCost())
+    assert told(lean) == told(indexed)
 
 
 @given(requests, settings)

@@ -41,6 +41,7 @@ class Work:
         "num_tokens",
         "owed_by_step",
         "request",
+        "sharable_blocks",
         "status",
         "stop_ids",
         "token_ids",
@@ -61,7 +62,8 @@ class Work:
         self.block_ids: list[int] = []
         self.capacity_tokens = 0  # what block_ids can hold
         self.block_hashes: list[Hashable] = []  # one per full block of token_ids
-        self.num_cached_blocks = 0  # of block_ids, how many the prefix index knows
+        self.num_cached_blocks = 0  # of block_ids, how many are worth keeping as a prefix
+        self.sharable_blocks = 0  # of those it will have, how many another request could ask for
         self.status = Status.WAITING
         self.num_preemptions = 0
         self.owed_by_step = 0  # the step in flight that still owes a token from before a preemption

@@ -20,6 +20,9 @@ from itertools import repeat
 
 NULL_BLOCK = 0
 
+UNSHARED = "unshared"
+"""Instead of a hash: worth keeping, but only to the request that computed it (scheduler/ledger.py)."""
+
 Holder = int | dict[int, None]
 """Nearly every prefix has one block; twins stand in a dict, which keeps the order of insertion."""
 
@@ -31,7 +34,7 @@ class BlockPool:
         self.num_free = num_blocks - 1
         self._worthless = list(range(num_blocks - 1, NULL_BLOCK, -1))  # the last is handed out next
         self._remembered = deque[int]()  # the first is evicted next, unless it was touched meanwhile:
-        self._passed_over = [0] * num_blocks  # entries of a block in `_remembered` that no longer count
+        self._passed_over: dict[int, int] = {}  # how many entries of a block in `_remembered` no longer count
         self._references = [0] * num_blocks
         self._hash_of: list[Hashable | None] = [None] * num_blocks
         self._holders: dict[Hashable, Holder] = {}
@@ -77,12 +80,12 @@ class BlockPool:
         references, passed_over = self._references, self._passed_over
         for block_id in block_ids:
             if references[block_id] == 0:
-                passed_over[block_id] += 1
+                passed_over[block_id] = passed_over.get(block_id, 0) + 1
                 self.num_free -= 1
             references[block_id] += 1
         if len(self._remembered) > 2 * len(references):
             self._remembered = deque(self._evicted_next())
-            self._passed_over = [0] * len(references)
+            passed_over.clear()
 
     def count_free(self, block_ids: Iterable[int]) -> int:
         """How many of these nobody holds: touching them uses up free blocks."""
@@ -101,6 +104,17 @@ class BlockPool:
                 holders[block_hash] = {holder: None, block_id: None}
             else:
                 holder[block_id] = None
+
+    def remember_unshared(self, block_ids: Iterable[int]) -> None:
+        """These are evicted in their turn like all others, but nobody finds them."""
+        for block_id in block_ids:
+            self._hash_of[block_id] = UNSHARED
+
+    def share(self, block_ids: Sequence[int], block_hashes: Sequence[Hashable]) -> None:
+        """Remember by these hashes, one for one, what was unshared so far."""
+        for block_id, block_hash in zip(block_ids, block_hashes, strict=True):
+            if self._hash_of[block_id] is UNSHARED:
+                self.remember([block_id], [block_hash])
 
     def find(self, block_hash: Hashable) -> int | None:
         """A block with this prefix: of twins the one remembered first."""
@@ -127,8 +141,9 @@ class BlockPool:
         assert all(self._hash_of[b] is None for b in self._worthless), (
             "a remembered block counts as worthless"
         )
-        remembered = {b: h for b, h in enumerate(self._hash_of) if h is not None}
-        assert remembered.keys() >= set(self._evicted_next()), "a forgotten block would be forgotten again"
+        worth_keeping = {b: h for b, h in enumerate(self._hash_of) if h is not None}
+        assert worth_keeping.keys() >= set(self._evicted_next()), "a forgotten block would be forgotten again"
+        remembered = {b: h for b, h in worth_keeping.items() if h != UNSHARED}
         indexed = {
             b: h
             for h, held_by in self._holders.items()
@@ -138,26 +153,34 @@ class BlockPool:
 
     def _evict(self, count: int) -> list[int]:
         """The `count` remembered blocks that were freed first; their prefixes are forgotten."""
-        evict_next, passed_over, hash_of = self._remembered.popleft, self._passed_over, self._hash_of
-        evicted: list[int] = []
-        while len(evicted) < count:
-            block_id = evict_next()
-            if passed_over[block_id]:
-                passed_over[block_id] -= 1
-            else:
-                evicted.append(block_id)
+        evicted = self._first_freed(count)
+        hash_of, holders = self._hash_of, self._holders
         hashes = [hash_of[block_id] for block_id in evicted]
         for block_id in evicted:
             hash_of[block_id] = None
-        holders = self._holders
+        if hashes.count(UNSHARED) == count:
+            return evicted
         held_by = list(map(holders.pop, hashes, repeat(None)))
-        if held_by != evicted:  # twins are among them: the others keep the prefix
+        if held_by != evicted:  # some are unshared, or twins, of whom the others keep the prefix
             for block_hash, holder in zip(hashes, held_by, strict=True):
                 if isinstance(holder, dict):
                     holders[block_hash] = holder
             for block_hash, block_id in zip(hashes, evicted, strict=True):
                 self._leave_twins(block_hash, block_id)
         return evicted
+
+    def _first_freed(self, count: int) -> list[int]:
+        first_freed, passed_over = self._remembered.popleft, self._passed_over
+        found: list[int] = []
+        while len(found) < count:
+            block_id = first_freed()
+            if passed_over and block_id in passed_over:
+                passed_over[block_id] -= 1
+                if not passed_over[block_id]:
+                    del passed_over[block_id]
+            else:
+                found.append(block_id)
+        return found
 
     def _leave_twins(self, block_hash: Hashable, block_id: int) -> None:
         holder = self._holders.get(block_hash)
@@ -171,7 +194,7 @@ class BlockPool:
         left_out = self._passed_over.copy()
         order: list[int] = []
         for block_id in self._remembered:
-            if left_out[block_id]:
+            if left_out.get(block_id):
                 left_out[block_id] -= 1
             else:
                 order.append(block_id)

@@ -21,12 +21,19 @@ class PrefixHashes(Protocol):
         """Append to `work.block_hashes` until it has `count`, one for each full block of its tokens."""
         ...
 
+    def sharable_blocks(self, work: Work) -> int:
+        """How many of its first blocks another request could ask for."""
+        ...
+
 
 class TokenHashes:
     """A chain of hashes over token ids, the request's salt in its first link."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
+
+    def sharable_blocks(self, work: Work) -> int:
+        return work.token_limit // self._block_size
 
     def extend(self, work: Work, count: int) -> None:
         hashes, size = work.block_hashes, self._block_size

@@ -24,6 +24,9 @@ class KVLedger:
         self._whole_prompt_must_fit = settings.scheduler_reserve_full_isl
         self._watermark_blocks = settings.watermark_blocks
 
+    def sharable_blocks(self, work: Work) -> int:
+        return self._hashes.sharable_blocks(work)
+
     def find_prefix(self, work: Work) -> list[int]:
         """Blocks that hold the longest known prefix of `work`, leaving at least one token to compute.
 
@@ -32,6 +35,8 @@ class KVLedger:
         if not self._shares_prefixes:
             return []
         most = (work.num_tokens - 1) // self._block_size
+        if not work.num_preemptions and work.sharable_blocks < most:
+            most = work.sharable_blocks
         self._hashes.extend(work, most)
         hits: list[int] = []
         find = self.pool.find
@@ -79,14 +84,29 @@ class KVLedger:
         work.num_cached_blocks = 0
         work.capacity_tokens = 0
 
+    def recall(self, work: Work) -> None:
+        """Release the blocks of a request that will come back and ask for them."""
+        first, full = work.sharable_blocks, work.num_cached_blocks
+        if full > first:
+            self._hashes.extend(work, full)
+            self.pool.share(work.block_ids[first:full], work.block_hashes[first:full])
+        self.release(work)
+
     def register(self, work: Work, end: int) -> None:
-        """Let others find the blocks of `work` that are full up to `end`, as far as its tokens are known."""
+        """Keep the full blocks of `work` up to `end`, as far as its tokens are known, as prefixes.
+
+        Those that nobody else could ask for are not looked up before `work` itself is preempted, if ever.
+        """
         full = min(end, work.num_tokens) // self._block_size
-        if not self._shares_prefixes or full <= work.num_cached_blocks:
-            return
-        self._hashes.extend(work, full)
         known = work.num_cached_blocks
-        self.pool.remember(work.block_ids[known:full], work.block_hashes[known:full])
+        if not self._shares_prefixes or full <= known:
+            return
+        sharable = min(full, work.sharable_blocks)
+        if known < sharable:
+            self._hashes.extend(work, sharable)
+            self.pool.remember(work.block_ids[known:sharable], work.block_hashes[known:sharable])
+            known = sharable
+        self.pool.remember_unshared(work.block_ids[known:full])
         work.num_cached_blocks = full
 
     def _blocks_for(self, tokens: int) -> int:

@@ -51,6 +51,7 @@ class Scheduler:
     def add(self, request: Request) -> Work:
         """Put a request at the end of the line. The caller has made sure that it can ever fit."""
         work = Work(request, self._arrivals, self.settings.max_model_len)
+        work.sharable_blocks = self.ledger.sharable_blocks(work)
         self._arrivals += 1
         self.works[request.request_id] = work
         if not self.waiting or self.settings.scheduling_policy is SchedulingPolicy.PRIORITY:
@@ -214,7 +215,7 @@ class Scheduler:
         self.running.remove(victim)
         plan.chunks[:] = [chunk for chunk in plan.chunks if chunk.work is not victim]
         plan.preempted.append(victim)
-        self.ledger.release(victim)
+        self.ledger.recall(victim)
         victim.num_computed_tokens = 0
         victim.expected_tokens = victim.num_tokens
         for earlier in self._in_flight:

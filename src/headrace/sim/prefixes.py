@@ -25,13 +25,20 @@ class TracePrefixes:
     def forget(self, request_id: str) -> None:
         self._traced.pop(request_id, None)
 
+    def sharable_blocks(self, work: Work) -> int:
+        traced = self._traced.get(work.request.request_id)
+        return 0 if traced is None else self._covered_blocks(traced)
+
     def extend(self, work: Work, count: int) -> None:
         hashes = work.block_hashes
         traced = self._traced.get(work.request.request_id)
         if traced is not None:
             size, span = self._block_size, traced.prefix_block_tokens
-            covered = min(traced.prompt_tokens, len(traced.prefix_ids) * span) // size
-            for index in range(len(hashes), min(count, covered)):
+            for index in range(len(hashes), min(count, self._covered_blocks(traced))):
                 hashes.append((traced.prefix_ids[((index + 1) * size - 1) // span], index))
         own = work.arrival * _OWN_BLOCKS
         hashes.extend(range(own + len(hashes), own + count))
+
+    def _covered_blocks(self, traced: TraceRequest) -> int:
+        named_tokens = len(traced.prefix_ids) * traced.prefix_block_tokens
+        return min(traced.prompt_tokens, named_tokens) // self._block_size
