@@ -7,6 +7,8 @@ A block becomes sharable the moment its last token is *scheduled*: whoever is ad
 the same step may read it, because the forward pass writes a layer's cache before it attends.
 """
 
+from collections.abc import Sequence
+
 from headrace.core.plan import Work
 from headrace.core.settings import Settings
 from headrace.scheduler.blocks import BlockPool
@@ -76,6 +78,12 @@ class KVLedger:
             work.capacity_tokens = len(work.block_ids) * self._block_size
         self.register(work, end)
         return True
+
+    def hand_out(self, takers: Sequence[Work]) -> None:
+        """One more block for each of these, in their order; the caller knows that there are enough."""
+        for work, block_id in zip(takers, self.pool.take(len(takers)), strict=True):
+            work.block_ids.append(block_id)
+            work.capacity_tokens += self._block_size
 
     def release(self, work: Work) -> None:
         """Take all blocks back, the deepest first, so that the start of a prefix is forgotten last."""

@@ -8,7 +8,6 @@ and free-queue order included (a property test holds it to that). The caller pro
 token of the stretch ends a request; tokens themselves are not drawn.
 """
 
-from headrace.core.plan import Work
 from headrace.scheduler.scheduler import Scheduler
 
 UNDRAWN_TOKEN = 0
@@ -40,33 +39,31 @@ def quiet_steps(scheduler: Scheduler) -> int:
 
 
 def skip(scheduler: Scheduler, steps: int) -> None:
-    """Take `steps` quiet steps at once; at most what `quiet_steps` has just said."""
-    known_ahead = 0 if scheduler.settings.async_scheduling else 1
-    for work in scheduler.running:  # before any block of them is hashed
-        work.token_ids += [UNDRAWN_TOKEN] * steps
-    for step, works in sorted(_block_events(scheduler, steps).items()):
-        for work in works:  # in running order, as `schedule` would come to them
-            end = work.num_computed_tokens + step
-            work.num_tokens = end - 1 + known_ahead
-            fits = scheduler.ledger.extend(work, end)
-            assert fits, f"{work}: a quiet step has blocks for all"
-    for work in scheduler.running:
-        work.num_computed_tokens += steps
-        work.num_tokens = work.num_computed_tokens + known_ahead
-        work.expected_tokens += steps
-    scheduler.shift(steps)
+    """Take `steps` quiet steps at once; at most what `quiet_steps` has just said.
 
+        a request's tokens     ...x x x x|x x x x|x x ...      step `full` fills its last block,
+                                         ^full               the next one takes a new block
 
-def _block_events(scheduler: Scheduler, steps: int) -> dict[int, list[Work]]:
-    """The steps in which a request's last block becomes full, and those in which it takes the next one."""
+    New blocks are handed out in the order of steps, and within a step in that of admission, in one go:
+    what is registered meanwhile does not change who stands where in the free queue.
+    """
     size = scheduler.settings.block_size
-    events: dict[int, list[Work]] = {}
-    for work in scheduler.running:
-        first_full = work.capacity_tokens - work.num_computed_tokens
-        if first_full > steps:
-            continue  # most stretches are shorter than a block
-        at = {step for full in range(first_full, steps + 1, size) for step in (full, full + 1)}
-        for step in at:
-            if 1 <= step <= steps:
-                events.setdefault(step, []).append(work)
-    return events
+    known_late = scheduler.settings.steps_in_flight - 1  # steps until a computed token is known
+    takes: list[tuple[int, int]] = []
+    fills: list[tuple[int, int, int]] = []
+    for place, work in enumerate(scheduler.running):
+        computed = work.num_computed_tokens
+        for full in range(work.capacity_tokens - computed, steps + 1, size):
+            if full < steps:
+                takes.append((full + 1, place))
+            if 1 <= full + known_late <= steps:
+                fills.append((full + known_late, place, computed + full))
+        work.token_ids += [UNDRAWN_TOKEN] * steps
+        work.num_computed_tokens = computed + steps
+        work.num_tokens = computed + steps + 1 - known_late
+        work.expected_tokens += steps
+    running = scheduler.running
+    scheduler.ledger.hand_out([running[place] for _, place in sorted(takes)])
+    for _, place, tokens in sorted(fills):
+        scheduler.ledger.register(running[place], tokens)
+    scheduler.shift(steps)
