@@ -63,12 +63,17 @@ class Run:
         return min((event for event in events if event > self.number), default=10**9) - self.number
 
     def state(self) -> str:
-        scheduler = self.scheduler
+        scheduler, pool = self.scheduler, self.scheduler.ledger.pool
+        # Of twins it matters who comes first; among prefixes there is no order.
+        holders = sorted(
+            (repr(prefix), [held] if isinstance(held, int) else list(held))
+            for prefix, held in pool._holders.items()
+        )
         return repr(
             (
                 self.engine.stats(),
-                scheduler.ledger.pool.free_order(),
-                vars(scheduler.ledger.pool),
+                pool.free_order(),
+                (pool._references, pool._hash_of, holders),
                 [
                     [getattr(work, name) for name in work.__slots__ if name != "request"]
                     for work in scheduler.running
