@@ -136,7 +136,7 @@ def test_a_server_that_stalls_is_in_every_latency_in_full(tmp_path: Path) -> Non
         (("h:1", "--short-prompt", "a-b"), "'a-b' is neither a number of tokens"),
         (("h:1", "--short-prompt", "90-30"), "90 to 30"),
         (("h:1", "--output", "/no/such/folder/run.jsonl"), "there is no folder /no/such/folder"),
-        (("h:1", "--duration", "soon"), "'soon' is not a valid float"),
+        (("h:1", "--duration", "soon"), "'soon' is no duration"),
     ],
 )
 def test_wrong_input_is_refused_before_anything_is_sent(arguments: tuple[str, ...], complaint: str) -> None:

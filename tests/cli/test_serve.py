@@ -52,7 +52,14 @@ def test_help_shows_every_flag_under_a_heading_and_examples() -> None:
     assert all(f"--{name.replace('_', '-')}" in shown for name in flags)
     assert "Budgets of a step:" in shown
     assert "headrace serve smollm2\n" in shown
-    assert max(len(line) for line in shown.splitlines()) <= 100
+    assert "completions -d \\\n" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_a_flag_of_vllm_that_is_not_here_comes_with_what_to_give_instead() -> None:
+    refused = run("smollm2", "--gpu-memory-utilization", "0.9")
+    assert refused.exit_code == 2
+    assert "--kv-cache-memory-bytes" in refused.stderr
 
 
 def test_a_port_in_use_is_said_before_the_model_is_looked_for() -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from headrace.cli.main import main
-from headrace.cli.tune import Duration
+from headrace.cli.quantity import Duration
 from headrace.cli.tuning import EmbeddedJudge, Overloaded, Plan, Teller, fitted_workload, tune_embedded
 from headrace.core.errors import BadInput
 from headrace.core.trial import Verdict
@@ -234,7 +234,7 @@ def test_a_context_too_short_for_documents_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "amount_s"), [("6m", 360), ("90s", 90), ("90", 90), ("1h30m", 5400), ("1m30s", 90)]
+    ("text", "amount_s"), [("6m", 360), ("90s", 90), ("90", 90), ("1h30m", 5400), ("1m30s", 90), ("0.5", 0.5)]
 )
 def test_durations_are_read_as_people_write_them(text: str, amount_s: float) -> None:
     assert Duration().convert(text, None, None) == amount_s

@@ -293,6 +293,7 @@ def test_a_hundred_requests_at_once_all_get_their_connection() -> None:
         (" http://h:1/ ", "http://h:1"),
         ("http://h:1/v1", "http://h:1"),
         ("https://h/gateway/v1/", "https://h/gateway"),
+        ("http://h:1/v1/chat/completions", "http://h:1"),
         ("[::1]:8000", "http://[::1]:8000"),
     ],
 )

@@ -18,12 +18,13 @@ COMPLETION = "/v1/completions"
 USER = [{"role": "user", "content": "Hello"}]
 
 
-def assert_refused(answer: Answer, status: int = 400) -> None:
+def assert_refused(answer: Answer, status: int = 400, complaint: str = "") -> None:
     assert answer.status == status, answer.body
     error = answer.json["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["code"] == status
     assert error["message"]
+    assert complaint in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +148,10 @@ def test_a_body_announced_as_enormous_is_refused_unread(server: RunningServer) -
 
 
 def test_paths_and_methods_that_do_not_exist_are_refused(server: RunningServer) -> None:
-    assert_refused(get(server.port, "/v2/chat"), 404)
-    assert_refused(get(server.port, CHAT), 405)
+    assert_refused(
+        get(server.port, "/v2/chat"), 404, "there is no /v2/chat here; there are /v1/chat/completions"
+    )
+    assert_refused(get(server.port, CHAT), 405, "does not take GET; it takes POST")
     assert_refused(post(server.port, "/v1/models", {}), 405)
 
 

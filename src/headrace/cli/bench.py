@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from headrace.cli.measuring import Interrupted, Target, measure
+from headrace.cli.quantity import Duration
 from headrace.core.errors import BadInput
 from headrace.core.measurement import Measurement
 from headrace.measure import record
@@ -80,10 +81,20 @@ def token_range(text: str) -> tuple[int, int]:
     help="Tokens of every answer.",
 )
 @click.option(
-    "--duration", default=STANDARD.duration_s, show_default=True, help="Seconds in which requests are due."
+    "--duration",
+    type=Duration(),
+    default=f"{STANDARD.duration_s:g}s",
+    show_default=True,
+    help="Time in which requests are due, as 90s or 2m.",
 )
 @click.option("--seed", type=int, help="Same seed, same requests.  [default: a new one, which is shown]")
-@click.option("--timeout", default=DEFAULT_TIMEOUT_S, show_default=True, help="Seconds for one request.")
+@click.option(
+    "--timeout",
+    type=Duration(),
+    default=f"{DEFAULT_TIMEOUT_S:g}s",
+    show_default=True,
+    help="Time for one request.",
+)
 @click.option("--api-key", envvar="HEADRACE_API_KEY", show_envvar=True, help="Sent as bearer token.")
 @click.option(
     "--output",
@@ -101,8 +112,9 @@ def bench(url: str, **options: Unpack[Options]) -> None:
     \b
     Examples:
       headrace bench localhost:8000
-      headrace bench http://10.0.0.7:8000 --short-rps 8 --long-rps 0.5 --duration 120
-      headrace bench localhost:8000 --long-rps 0 --seed 7 --output short.jsonl --json
+      headrace bench http://10.0.0.7:8000 --short-rps 8 --duration 2m
+      headrace bench localhost:8000 --long-rps 0 --seed 7 --output short.jsonl
+      headrace bench localhost:8000 --json | tail -n 1
     """
     url = base_url(url)
     workload = _workload(options)

@@ -76,14 +76,12 @@ _SAME_EVERYWHERE = (
     click.option(
         "--enable-chunked-prefill/--no-enable-chunked-prefill",
         default=True,
-        show_default="on",
-        help="Whether a prompt may be computed over several steps.",
+        help="Whether a prompt may be computed over several steps.  [default: on]",
     ),
     click.option(
         "--enable-prefix-caching/--no-enable-prefix-caching",
         default=True,
-        show_default="on",
-        help="Whether prompts that begin alike share KV blocks.",
+        help="Whether prompts that begin alike share KV blocks.  [default: on]",
     ),
     click.option(
         "--scheduling-policy",
@@ -95,8 +93,7 @@ _SAME_EVERYWHERE = (
     click.option(
         "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
         default=True,
-        show_default="on",
-        help="Admit a request only when blocks for its whole prompt are free.",
+        help="Admit a request only when blocks for its whole prompt are free.  [default: on]",
     ),
     click.option(
         "--watermark",

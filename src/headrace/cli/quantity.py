@@ -1,4 +1,4 @@
-"""Numbers as people type them on a command line: `2G`, `8k`, `1.5M`."""
+"""Numbers as people type them on a command line: `2G`, `8k`, `1.5M`; durations: `6m`, `90s`, `1h30m`."""
 
 import re
 from typing import Any
@@ -16,6 +16,7 @@ _UNITS = {
     "G": 2**30,
     "T": 2**40,
 }
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 _FORM = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)")
 
 
@@ -34,3 +35,16 @@ class Quantity(click.ParamType[int]):
 
 
 QUANTITY = Quantity()
+
+
+class Duration(click.ParamType[float]):
+    """`6m`, `90s`, `1h30m`; a bare number is seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = _DURATION.fullmatch(str(value).strip().lower())
+        if match is None or not any(match.groups()):
+            self.fail(f"{value!r} is no duration; write 6m, 90s or 1h30m", param, ctx)
+        hours, minutes, rest = (float(group or 0) for group in match.groups())
+        return 3600 * hours + 60 * minutes + rest

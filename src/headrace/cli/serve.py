@@ -17,6 +17,16 @@ from headrace.net.server import serve as serve_until_stopped
 DEFAULTS = Limits(batched_tokens=2048, num_seqs=128)
 MIB = 1 << 20
 
+VLLM_ONLY = {
+    "--gpu-memory-utilization": "the KV cache gets its memory from --kv-cache-memory-bytes",
+    "--swap-space": "a preempted request is computed again, not swapped out",
+    "--tensor-parallel-size": "one process computes, on one CPU",
+    "--dtype": "weights are kept as the model's file has them",
+    "--quantization": "weights are kept as the model's file has them",
+    "--model": "give the model without a flag: headrace serve MODEL",
+}
+"""Flags that people bring from vLLM, and what takes their place."""
+
 
 class Options(BudgetOptions):
     """What the command line says beside the model. None: to be decided."""
@@ -28,8 +38,20 @@ class Options(BudgetOptions):
     kv_cache_dtype: str
 
 
+class _ServeCommand(SectionedCommand):
+    """Knows the flags of vLLM that have no counterpart here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if instead := VLLM_ONLY.get(error.option_name):
+                raise click.UsageError(f"vLLM's {error.option_name} is not here: {instead}", ctx) from error
+            raise
+
+
 @click.command(
-    cls=SectionedCommand,
+    cls=_ServeCommand,
     no_args_is_help=True,
     short_help="An OpenAI-compatible server, from one file.",
     sections={
@@ -90,10 +112,10 @@ def serve(model: str, **options: Unpack[Options]) -> None:
     \b
       headrace serve smollm2
       headrace serve ./qwen2.5-0.5b-instruct-q8_0.gguf --max-model-len 4096
-      headrace serve smollm2 --max-num-batched-tokens 256 --long-prefill-token-threshold 192
+      headrace serve smollm2 --long-prefill-token-threshold 192
 
     \b
-      curl -N localhost:8000/v1/chat/completions -d
+      curl -N localhost:8000/v1/chat/completions -d \\
         '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'
     """
     with bind(options["host"], options["port"]) as listener:

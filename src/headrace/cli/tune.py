@@ -1,17 +1,17 @@
 """`headrace tune`: the settings under which short requests wait least, proven on a real server."""
 
-import re
 import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import click
 from rich.console import Console
 
+from headrace.cli.quantity import Duration
 from headrace.cli.tuning import Plan, tune_embedded
 from headrace.core.errors import BadInput
 from headrace.executor.models import locate
@@ -22,21 +22,6 @@ EXIT_INTERRUPTED = 130
 LEAST_BUDGET_S = 60.0
 LAST_WORDS_S = 5.0
 """Of the budget, kept for stopping the last server and for the report."""
-
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
-
-
-class Duration(click.ParamType[float]):
-    """`6m`, `90s`, `1h30m`; a bare number is seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = _DURATION.fullmatch(str(value).strip().lower())
-        if match is None or not any(match.groups()):
-            self.fail(f"{value!r} is no duration; write 6m, 90s or 1h30m", param, ctx)
-        hours, minutes, rest = (int(group or 0) for group in match.groups())
-        return 3600.0 * hours + 60.0 * minutes + rest
 
 
 class Options(TypedDict):
@@ -51,7 +36,7 @@ class Options(TypedDict):
     as_json: bool
 
 
-@click.command()
+@click.command(short_help="Settings that serve short requests sooner, measured.")
 @click.argument("model", default="smollm2")
 @click.option(
     "--budget", type=Duration(), default="6m", show_default=True, help="Time to spend, as 6m, 90s or 1h30m."
@@ -68,7 +53,7 @@ class Options(TypedDict):
 )
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on a line of its own.")
 def tune(model: str, **options: Unpack[Options]) -> None:
-    r"""Find settings under which short requests to MODEL get their first token sooner.
+    """Find settings under which short requests to MODEL get their first token sooner.
 
     Serves MODEL on this machine under mixed traffic, short chats among long documents. Measures
     the starting settings, tries others for real, and repeats the best and the start in turns.

@@ -244,11 +244,17 @@ def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -
     return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
-async def _on_http_error(_: HttpRequest, error: Exception) -> Response:
+async def _on_http_error(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for nothing else"
     name = {404: "NotFoundError", 405: "MethodNotAllowedError"}.get(error.status_code, "BadRequestError")
     headers = dict(error.headers) if error.headers else None
-    return _json(http_error_json(error.status_code, name, error.detail), error.status_code, headers)
+    message = error.detail
+    if error.status_code == 404:
+        paths = ", ".join(route.path for route in request.app.routes)
+        message = f"there is no {request.url.path} here; there are {paths}"
+    elif error.status_code == 405 and headers:
+        message = f"{request.url.path} does not take {request.method}; it takes {headers['Allow']}"
+    return _json(http_error_json(error.status_code, name, message), error.status_code, headers)
 
 
 async def _on_bug(_: HttpRequest, error: Exception) -> Response:

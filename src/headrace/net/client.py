@@ -15,6 +15,7 @@ what is measured is the server that was named. No compression is offered: it wou
 import asyncio
 import errno
 import os
+import re
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,7 @@ from headrace.net.transcript import StreamBroke, Transcript, error_message, shor
 
 DEFAULT_TIMEOUT_S = 120.0
 
+_API_PATH = re.compile(r"/v1(/models|/completions|/chat/completions)?/*$")
 _MOST_ERROR_BYTES = 16_384
 
 
@@ -109,7 +111,7 @@ class HttpSender:
 async def served_models(url: str, *, timeout_s: float = 10.0, api_key: str | None = None) -> list[str]:
     """Names under which a server serves, its main one first. Raises `TargetFailed`."""
     address = f"{base_url(url)}/v1/models"
-    hint = "is a server running there? otherwise name the model yourself"
+    hint = "is a server running there? one that lists no models needs --model"
     try:
         async with (
             asyncio.timeout(timeout_s),
@@ -146,7 +148,7 @@ async def server_version(url: str, *, timeout_s: float = 2.0, api_key: str | Non
 
 
 def base_url(text: str) -> str:
-    """`host:port`, with or without scheme and a last `/v1`, as `scheme://host:port`. Raises `BadInput`."""
+    """`host:port`, with or without scheme and path of the API, as `scheme://host:port`. Raises `BadInput`."""
     hint = "give it as http://HOST:PORT"
     whole = text.strip() if "://" in text else f"http://{text.strip()}"
     try:
@@ -160,7 +162,7 @@ def base_url(text: str) -> str:
         raise BadInput(f"{text!r} is no address of a server", hint)
     if parts.query or parts.fragment:
         raise BadInput(f"{text!r}: an address of a server ends before '?' and '#'", hint)
-    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    path = _API_PATH.sub("", parts.path).rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 

@@ -39,8 +39,8 @@ def print_simulated(
     console.print()
     console.print(rates_table(shown))
     console.print()
-    for note in failure_notes(measurement):
-        console.print(Text(note))
+    if failed := failure_notes(measurement):
+        console.print(Text("\n".join((*failed, ""))))
     if not measurement.timelines:
         return
     if load.verdict is Verdict.OVERLOADED:

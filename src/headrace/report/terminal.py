@@ -84,7 +84,8 @@ def failure_notes(measurement: Measurement) -> list[str]:
     failures = measurement.failures
     if not failures:
         return []
-    said = [f"{len(failures)} of {len(measurement.results)} failed. The percentiles are without them."]
+    without = "The percentiles are without them." if measurement.timelines else "So there are no latencies."
+    said = [f"{len(failures)} of {len(measurement.results)} failed. {without}"]
     for kind, count in Counter(failure.kind for failure in failures).most_common():
         reason, alike = Counter(f.reason for f in failures if f.kind is kind).most_common(1)[0]
         example = f"  {count} {kind.replace('_', ' ')}: {reason}"

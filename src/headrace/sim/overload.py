@@ -78,9 +78,7 @@ def judge_load(timelines: Sequence[Timeline]) -> Load:
     start = (float(due.min(initial=end)) + end) / 2
     arrivals = int((due >= start).sum())
     if arrivals < FEWEST_REQUESTS or start == end:
-        why = (
-            f"{arrivals} requests were due in the second half of the time; a trend shows in {FEWEST_REQUESTS}"
-        )
+        why = f"requests due in the second half of the time: {arrivals}; a trend shows in {FEWEST_REQUESTS}"
         return Load(Verdict.UNSETTLED, why, 0.0, 0.0, 0.0)
     edges = np.linspace(start, end, PARTS + 1)
     queue = _trend(due, first, edges, arrivals)

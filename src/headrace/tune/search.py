@@ -106,7 +106,7 @@ def search(
     if isinstance(baseline, NoResult):
         raise TargetFailed(f"the starting settings gave no result: {baseline.cause}")
     if score(baseline, target_class) is None:
-        raise TargetFailed(_nothing_answered(baseline, target_class))
+        raise _nothing_answered(baseline, target_class)
     proposal = propose(start, slow_bill(baseline, target_class))
     tried = _explore(runs, proposal.choices, target_class)
     _repeat(runs, target_class)
@@ -181,8 +181,12 @@ def _verdict(
     if not candidates:
         return Verdict.INCONCLUSIVE, "the search ended before any candidate was tried"
     if contender is None:
-        tried = f"{len(candidates)} candidates" if len(candidates) > 1 else "1 candidate"
-        return Verdict.NOTHING_BETTER, f"none of {tried} was faster and kept the throughput"
+        tried = (
+            f"none of {len(candidates)} candidates"
+            if len(candidates) > 1
+            else "not even the 1 candidate tried"
+        )
+        return Verdict.NOTHING_BETTER, f"{tried} was faster and kept the throughput"
     if gain is None:
         return Verdict.INCONCLUSIVE, "the search ended before repeated runs could show the noise"
     kept = _throughput_kept(trials, contender, target_class)
@@ -238,8 +242,11 @@ def _count(trials: Sequence[Trial], overrides: Overrides) -> int:
     return sum(trial.overrides == overrides for trial in trials)
 
 
-def _nothing_answered(measurement: Measurement, target_class: str) -> str:
+def _nothing_answered(measurement: Measurement, target_class: str) -> TargetFailed:
+    if all(each.request_class != target_class for each in measurement.results):
+        return TargetFailed(
+            f"in so short a run, not one {target_class} request was due", "give more time: a larger --budget"
+        )
     reason = next((each.reason for each in measurement.failures if each.request_class == target_class), "")
-    return f"not one {target_class} request was answered under the starting settings" + (
-        f": {reason}" if reason else ""
-    )
+    told = f": {reason}" if reason else ""
+    return TargetFailed(f"not one {target_class} request was answered under the starting settings{told}")

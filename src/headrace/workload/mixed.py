@@ -147,4 +147,4 @@ def _require_range(name: str, bounds: tuple[int, int]) -> None:
     fewest, most = bounds
     least = 2 if "prompt" in name else 1  # two words open a prompt that differs from all others
     if not least <= fewest <= most:
-        raise BadInput(f"{name} is {fewest} to {most}; it must be a range, from at least {least}")
+        raise BadInput(f"{name} is {fewest} to {most}; write the smaller first, and at least {least}")
