@@ -19,13 +19,15 @@ from headrace.capacity.gpus import GIB, Dtype, Gpu, gpu_named
 from headrace.capacity.memory import Deployment
 from headrace.capacity.models import model_named
 from headrace.capacity.roofline import Multipliers, Roofline
-from headrace.core.cost import Machine, Residual
+from headrace.core.cost import FrontEnd, Machine, Residual
 from headrace.core.errors import BadInput
 from headrace.executor.cost import FittedCost, refuse_unknown_features
 
 FORMAT, VERSION = "headrace cost model", 1
 _MOST_BYTES = 1 << 20
 _NAME = re.compile(r"(?P<model>[^@/]+)(@(?P<dtype>[^/]+))?/(?P<gpu>.+?)(x(?P<size>\d{1,3}))?")
+_SERVERS_OWN = ("block_size", "max_num_batched_tokens", "max_num_seqs")
+"""Of a machine; files of before have not got them."""
 _EXAMPLE = "a file, or a name like llama-3.1-8b/h100 or llama-3.1-70b@fp8/h100x4"
 
 Json: TypeAlias = Mapping[str, object]
@@ -83,7 +85,8 @@ def save(cost: LoadedCost, path: Path) -> None:
     body: dict[str, object] = {"format": FORMAT, "version": VERSION}
     if isinstance(cost, FittedCost):
         machine = None if cost.machine is None else asdict(cost.machine)
-        body |= {"kind": "fitted", "machine": machine, "ns": dict(cost.ns)}
+        front_end = None if cost.front_end is None else asdict(cost.front_end)
+        body |= {"kind": "fitted", "machine": machine, "front_end": front_end, "ns": dict(cost.ns)}
     else:
         deployment = cost.deployment
         values = {field.name: getattr(deployment, field.name) for field in fields(deployment)}
@@ -144,6 +147,7 @@ def _fitted(body: Json) -> FittedCost:
         residual,
         _provenance(body),
         None if machine is None else _machine(_mapping(machine, "machine")),
+        _front_end(body),
     )
 
 
@@ -193,7 +197,16 @@ def _machine(values: Json) -> Machine:
         kv_cache_bytes=_whole(values, "kv_cache_bytes"),
         kv_bytes_per_token=_number(values, "kv_bytes_per_token"),
         async_scheduling=values.get("async_scheduling") is True,
+        **{name: _whole(values, name) for name in _SERVERS_OWN if name in values},
     )
+
+
+def _front_end(body: Json) -> FrontEnd | None:
+    if body.get("front_end") is None:
+        return None
+    values = _mapping(body.get("front_end"), "front_end")
+    fixed, by_token, answer = (_number(values, each.name, "front_end") for each in fields(FrontEnd))
+    return FrontEnd(int(fixed), by_token, int(answer))
 
 
 def _residual(body: Json) -> Residual | None:

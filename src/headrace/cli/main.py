@@ -9,6 +9,7 @@ import click
 
 from headrace import __version__
 from headrace.cli.bench import bench
+from headrace.cli.calibrate import calibrate
 from headrace.cli.serve import serve
 from headrace.cli.simulate import simulate
 from headrace.cli.tune import tune
@@ -46,6 +47,7 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(calibrate)
 main.add_command(serve)
 main.add_command(simulate)
 main.add_command(tune)

@@ -75,6 +75,14 @@ def measure(
     return measurement
 
 
+async def run_timetable(
+    target: Target, arrivals: Sequence[Arrival], timeout_s: float = DEFAULT_TIMEOUT_S
+) -> tuple[Timeline | Failure, ...]:
+    """One run of any timetable, for whoever makes its own."""
+    results, _ = await _run(target, arrivals, timeout_s, None, asyncio.Event())
+    return results
+
+
 async def _run(
     target: Target,
     arrivals: Sequence[Arrival],

@@ -15,9 +15,11 @@ from headrace.cli.costs import load_cost
 from headrace.cli.sections import SectionedCommand
 from headrace.cli.twin import BLOCK_SIZE, Twin, TwinOptions, twin_of
 from headrace.core.errors import BadInput
+from headrace.executor.cost import FittedCost
 from headrace.measure import record
 from headrace.report.simulated import print_simulated, simulated_json
 from headrace.report.units import seconds
+from headrace.sim.front_end import on_the_way_back, on_the_way_in
 from headrace.sim.measurement import About, measurement_of
 from headrace.sim.overload import judge_load
 from headrace.sim.run import Watch
@@ -160,12 +162,15 @@ def simulate(workload: Path, **options: Unpack[Options]) -> None:
     trace = _read(workload, options)
     twin = twin_of(load_cost(options["cost"]), options, trace.requests)
     watch = Watch(even_width_s(trace.requests[-1].due_at), _Progress(len(trace.requests)))
-    simulated = run_simulation(
-        trace.requests, twin.settings, twin.cost, replicas=options["replicas"], watch=watch
-    )
+    front_end = twin.cost.front_end if isinstance(twin.cost, FittedCost) else None
+    way_in = None if front_end is None else on_the_way_in(trace.requests, front_end)
+    requests = trace.requests if way_in is None else way_in.handed
+    simulated = run_simulation(requests, twin.settings, twin.cost, replicas=options["replicas"], watch=watch)
     if all(life.refused for life in simulated.lives):
         raise BadInput(f"{workload}: no request can be served. The first: {simulated.lives[0].refused}")
     measurement = measurement_of(simulated, _about(workload, trace, twin, options))
+    if way_in is not None:
+        measurement = replace(measurement, results=on_the_way_back(measurement.results, way_in))
     load = judge_load(measurement.timelines)
     if output is not None:
         record.write(measurement, output)

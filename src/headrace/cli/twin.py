@@ -40,7 +40,10 @@ def twin_of(cost: LoadedCost, options: TwinOptions, requests: Sequence[TraceRequ
     machine = cost.machine
     longest = max(traced.prompt_tokens + traced.output_tokens for traced in requests)
     model_max_len = longest if machine is None else machine.max_model_len
-    limits = UNKNOWN_DEVICE
+    limits, usual_block_size = UNKNOWN_DEVICE, BLOCK_SIZE
+    if machine is not None:
+        limits = Limits(machine.max_num_batched_tokens, machine.max_num_seqs)
+        usual_block_size = machine.block_size
     if isinstance(cost, Roofline):
         limits = Limits(cost.deployment.max_num_batched_tokens, cost.deployment.max_num_seqs)
     flags = flags_of(options, model_max_len, limits)
@@ -56,7 +59,7 @@ def twin_of(cost: LoadedCost, options: TwinOptions, requests: Sequence[TraceRequ
             async_scheduling=ahead,
         )
         cost = Roofline(deployment, cost.multipliers, cost.residual, cost.provenance)
-    block_size = BLOCK_SIZE if flags.block_size is None else flags.block_size
+    block_size = usual_block_size if flags.block_size is None else flags.block_size
     settings = flags.settings(_num_blocks(flags, cost.machine, block_size), block_size)
     return Twin(replace(settings, async_scheduling=ahead), cost)
 

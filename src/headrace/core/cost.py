@@ -55,10 +55,28 @@ class Machine:
     """Of one device, as is `kv_bytes_per_token`."""
     kv_bytes_per_token: float
     async_scheduling: bool
+    block_size: int = 16
+    """From here on: what its server takes unless told otherwise; vLLM's, where nothing else is known."""
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 256
 
     def num_gpu_blocks(self, block_size: int) -> int:
         """Blocks of its KV cache, the null block included."""
         return int(self.kv_cache_bytes // (block_size * self.kv_bytes_per_token))
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """What a request takes outside the engine, on its way in and back, served to a client nearby."""
+
+    fixed_ns: int
+    """From being sent to being handed to the engine, whatever its length. One after another."""
+    ns_per_prompt_token: float
+    answer_ns: int
+    """From the end of a step to the client's having its token."""
+
+    def inward_ns(self, prompt_tokens: int) -> int:
+        return self.fixed_ns + round(self.ns_per_prompt_token * prompt_tokens)
 
 
 class CostModel(Protocol):

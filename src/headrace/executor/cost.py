@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.cost import Machine, Residual, StepShape
+from headrace.core.cost import FrontEnd, Machine, Residual, StepShape
 from headrace.core.errors import BadInput
 
 Floats = npt.NDArray[np.float64]
@@ -61,6 +61,8 @@ class FittedCost:
     residual: Residual
     provenance: Mapping[str, str]
     machine: Machine | None = None
+    front_end: FrontEnd | None = None
+    """What comes on top of steps; None where nobody measured it."""
     _rates: tuple[float, ...] = field(init=False, repr=False, compare=False)
     _by_tokens: _ByTokens = field(init=False, repr=False, compare=False)
 
