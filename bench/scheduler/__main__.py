@@ -2,7 +2,8 @@
 
 vLLM 0.32's scheduler and ours, each in a process of its own and never at the same time: one takes its
 steps while the other waits, turn by turn, so that a noisy neighbour hits both. A step is planning it and
-booking its tokens; building requests and model outputs is not timed.
+booking its tokens; building requests and model outputs is not timed. vLLM hashes a prompt when it builds
+the request, we when the scheduler first looks at it: in prefill steps our time includes it.
 
     a table, then as the last line:
     {"ratio_64": ..., "ratio_256": ..., "ratio_1024": ..., "waiting_10k_cost": ...}
@@ -50,9 +51,11 @@ def main() -> None:
     results: dict[State, Timed] = {}
     print("kind     running  waiting   headrace, us a step        vLLM, us a step          ratio")
     with VllmProcess(options.vllm, "bench.scheduler.vllm_side") as peer:
-        for state in (State(kind, n, queue) for kind in KINDS for n in RUNNING for queue in WAITING):
-            results[state] = compare(peer, state, options.rounds)
-            print_row(state, results[state])
+        for kind, running in ((kind, n) for kind in KINDS for n in RUNNING):
+            timed = compare(peer, [State(kind, running, queue) for queue in WAITING], options.rounds)
+            for state, each in timed.items():
+                print_row(state, each)
+            results |= timed
     if options.json:
         print(to_json(results))
 
@@ -67,26 +70,29 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def compare(peer: VllmProcess, state: State, rounds: int) -> Timed:
-    ours = Player(Ours(state), state)
-    exchange(peer, asdict(state))
-    timed = Timed()
+def compare(peer: VllmProcess, states: Sequence[State], rounds: int) -> dict[State, Timed]:
+    """All these states turn by turn, on both sides."""
+    players = {state: Player(Ours(state), state) for state in states}
+    timed = {state: Timed() for state in states}
 
-    def we() -> None:
-        timed.ours_ns.append(median(ours.steps(STEPS)))
+    def we(state: State) -> None:
+        timed[state].ours_ns.append(median(players[state].steps(STEPS)))
 
-    def they() -> None:
-        timed.theirs_ns.append(median(exchange(peer, {"steps": STEPS})))
+    def they(state: State) -> None:
+        timed[state].theirs_ns.append(median(ask(peer, state, STEPS)))
 
+    for state in states:
+        ask(peer, state, 1)
     for turn in range(rounds):
-        for take_turn in (we, they) if turn % 2 == 0 else (they, we):
-            take_turn()
+        for state in states if turn % 4 < 2 else reversed(states):
+            for take_turn in (we, they) if turn % 2 == 0 else (they, we):
+                take_turn(state)
     gc.unfreeze()
     return timed
 
 
-def exchange(peer: VllmProcess, message: object) -> list[int]:
-    peer.tell(msgspec.json.encode(message))
+def ask(peer: VllmProcess, state: State, steps: int) -> list[int]:
+    peer.tell(msgspec.json.encode({"state": asdict(state), "steps": steps}))
     return msgspec.json.decode(peer.hear(), type=list[int])
 
 
@@ -104,7 +110,12 @@ def spread(ns: Sequence[float]) -> str:
 
 def to_json(results: dict[State, Timed]) -> str:
     costs = [
-        median(results[State(kind, n, WAITING[1])].ours_ns) / median(results[State(kind, n, 0)].ours_ns)
+        median(
+            crowded / empty
+            for crowded, empty in zip(
+                results[State(kind, n, WAITING[1])].ours_ns, results[State(kind, n, 0)].ours_ns, strict=True
+            )
+        )
         for kind in KINDS
         for n in RUNNING
     ]
