@@ -49,6 +49,8 @@ NUM_PROBE_SHORT = 8
 ANSWER_TOKENS = (12, 24)
 """Brief: a run shall hold enough requests for a P95 of the first token."""
 MOST_LIGHTER_LOADS = 2
+FEWEST_RUNS = 4
+"""With fewer there is nothing to tell from noise: the start twice, and a candidate twice."""
 LEAST_MODEL_LEN = 2200
 """A context in which the probe, the shortest documents and their answers have room."""
 
@@ -105,7 +107,9 @@ def _search(plan: Plan, start: Start, teller: "Teller") -> Outcome:
     is_fixed = plan.workload is not None or plan.short_rps is not None or plan.long_rps is not None
     for lighter_loads in range(MOST_LIGHTER_LOADS, -1, -1):
         judge = EmbeddedJudge(plan, workload, start.levers(), teller.console)
-        judge.tolerates_overload = is_fixed or lighter_loads == 0
+        # A lighter load costs one more run of the start, and after it there must be time to compare.
+        runs_left = (plan.ends_at - time.monotonic()) / (workload.duration_s + around_s)
+        judge.tolerates_overload = is_fixed or lighter_loads == 0 or runs_left < FEWEST_RUNS + 1
         try:
             return search(judge, start, budget, time.monotonic, teller, target_class=SHORT)
         except Overloaded as overloaded:
