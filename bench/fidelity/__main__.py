@@ -1,7 +1,8 @@
-"""How near the twin comes: `python -m bench.fidelity --target reference [--json]`.
+"""How near the twin comes: `python -m bench.fidelity --target reference|embedded [--json]`.
 
 reference   a stored run of vLLM 0.19 on a GPU: calibrated on its first 100 requests, judged on the
             other 200, whose timings nothing before the table looks at
+embedded    this machine: calibrated, predicted, then measured; about 12 minutes, `--quick` about 4
 
 tables, then as the last line: {"median_error_pct": ..., "worst_error_pct": ..., ...}
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.fidelity import embedded
 from bench.fidelity.calibrate import Calibration, as_text, calibrate
 from bench.fidelity.reference import (
     AUTHORS_ERROR_PCT,
@@ -48,21 +50,31 @@ METRICS: dict[str, tuple[str, float, Callable[[Lives], float]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fidelity")
-    parser.add_argument("--target", choices=["reference"], default="reference")
+    parser.add_argument("--target", choices=["reference", "embedded"], default="reference")
     parser.add_argument("--json", action="store_true", help="print the result as JSON in the last line")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the calibrated cost model")
+    parser.add_argument("--quick", action="store_true", help="embedded: fewer and shorter runs")
     arguments = parser.parse_args()
+    if arguments.target == "embedded":
+        result = embedded.run(embedded.LENGTHS["quick" if arguments.quick else "full"])
+    else:
+        result = against_the_reference(arguments.save)
+    if arguments.json:
+        print(json.dumps(result))
+    return 0
+
+
+def against_the_reference(keep: Path | None) -> dict[str, object]:
+    """Calibrate, compare, and keep the cost model where it is wanted."""
     reference = load()
     found = calibrate(
         reference.observed.part(FIRST),
         lambda multipliers: predict(reference, roofline(reference, multipliers)).part(FIRST),
     )
     result = judge(reference, found)
-    if arguments.save:
-        save(_calibrated(reference, found), arguments.save)
-    if arguments.json:
-        print(json.dumps(result))
-    return 0
+    if keep:
+        save(_calibrated(reference, found), keep)
+    return result
 
 
 def judge(reference: Reference, found: Calibration) -> dict[str, object]:

@@ -1,0 +1,245 @@
+"""The embedded engine on this machine: predicted first, then measured.
+
+    calibrate -> for each scenario: simulate, then serve it, twice -> errors beside the real runs' spread
+              -> for up to 12 settings of one workload: simulate all, then serve each -> Kendall's tau
+
+Nothing that was measured after the calibration goes into a prediction. Every real run has a server of
+its own, so that none finds the other's prefixes, and a crowd of other requests goes before it.
+"""
+
+import asyncio
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from bench.fidelity.scenarios import (
+    FULL,
+    QUICK,
+    RANKED,
+    RANKED_KIND,
+    RANKED_LOAD,
+    Budgets,
+    Scenario,
+    as_trace,
+    requests,
+)
+from headrace.cli.calibrate import in_words
+from headrace.cli.calibrating import Plan, calibrate_embedded
+from headrace.cli.measuring import Target, run_timetable
+from headrace.core.exchange import Arrival
+from headrace.core.settings import Settings
+from headrace.core.timeline import Failure, Timeline
+from headrace.executor.cost import FittedCost
+from headrace.executor.models import locate
+from headrace.executor.tokenizer import OpenVinoTokenizer
+from headrace.measure.serving import crowd
+from headrace.sim.front_end import on_the_way_back, on_the_way_in
+from headrace.sim.measurement import timelines_and_failures
+from headrace.sim.run import simulate
+from headrace.targets.embedded import EmbeddedServer
+from headrace.workload.trace import TraceRequest
+
+MODEL = "smollm2"
+REPEATS = 2
+WARM_UP_REQUESTS = 12
+TIMEOUT_S = 90.0
+PROBE_RPS = 8.0
+"""Only says how many requests the twin is given to find the knee with."""
+METRICS: dict[str, tuple[str, float]] = {
+    "ttft_p50_s": ("TTFT P50, s", 1.0),
+    "ttft_p95_s": ("TTFT P95, s", 1.0),
+    "itl_mean_s": ("ITL mean, ms", 1e3),
+    "output_tokens_per_s": ("output tokens/s", 1.0),
+    "preemptions": ("preemptions", 1.0),
+}
+SHARES = tuple(name for name in METRICS if name != "preemptions")
+"""Metrics whose errors are shares. Preemptions are small whole numbers, so they are told as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long the whole may take."""
+
+    scenarios: tuple[Scenario, ...]
+    ranked: tuple[Budgets, ...]
+    calibrate_s: float
+    run_s: float
+    """Requests are due for so long."""
+    ranked_run_s: float
+
+
+LENGTHS = {
+    "full": Length(FULL, RANKED, 90.0, 12.0, 9.0),
+    "quick": Length(QUICK, RANKED[:5], 45.0, 8.0, 7.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One run in numbers, real or predicted."""
+
+    ttft_p50_s: float
+    ttft_p95_s: float
+    itl_mean_s: float
+    output_tokens_per_s: float
+    preemptions: float
+
+
+class Bench:
+    """The twin and the real thing, with the same requests for both."""
+
+    def __init__(self, cost: FittedCost) -> None:
+        self._cost = cost
+        self._tokenizer = OpenVinoTokenizer(locate(MODEL))
+        assert cost.machine is not None, "a calibration says what machine it is of"
+        self._machine = cost.machine
+
+    def arrivals(self, scenario: Scenario, run_s: float, seed: int) -> tuple[Arrival, ...]:
+        """At `scenario.load` times the rate at which the twin, given everything at once, gets done."""
+        probe = requests(scenario.kind, PROBE_RPS, run_s, seed)
+        at_once = [replace(traced, due_at=0.0) for traced in self._trace(probe)]
+        knee_rps = len(probe) / max(self._ends_s(at_once, scenario.budgets))
+        return requests(scenario.kind, scenario.load * knee_rps, run_s, seed)
+
+    def predict(self, arrivals: Sequence[Arrival], budgets: Budgets) -> Seen:
+        assert self._cost.front_end is not None, "a calibration measures it"
+        way_in = on_the_way_in(self._trace(arrivals), self._cost.front_end)
+        simulated = simulate(way_in.handed, self._settings(budgets), self._cost)
+        results = on_the_way_back(timelines_and_failures(simulated), way_in)
+        return _seen(results, simulated.preemptions)
+
+    def measure(self, arrivals: Sequence[Arrival], budgets: Budgets) -> Seen:
+        with EmbeddedServer(MODEL, dict(budgets)) as server:
+            target = Target(server.url, MODEL)
+            asyncio.run(run_timetable(target, crowd(WARM_UP_REQUESTS, seed=9_000_000)))
+            before = _preemptions(server.url)
+            results = asyncio.run(run_timetable(target, arrivals, TIMEOUT_S))
+            return _seen(results, _preemptions(server.url) - before)
+
+    def _trace(self, arrivals: Sequence[Arrival]) -> tuple[TraceRequest, ...]:
+        return as_trace(arrivals, self._tokenizer, self._machine.block_size)
+
+    def _ends_s(self, trace: Sequence[TraceRequest], budgets: Budgets) -> list[float]:
+        simulated = simulate(trace, self._settings(budgets), self._cost)
+        return [ends[-1] / 1e9 for ends in simulated.step_ends_ns]
+
+    def _settings(self, budgets: Budgets) -> Settings:
+        machine = self._machine
+        batched = budgets.get("max_num_batched_tokens", machine.max_num_batched_tokens)
+        blocks = machine.num_gpu_blocks(machine.block_size)
+        return Settings(
+            max_model_len=budgets.get("max_model_len", machine.max_model_len),
+            num_gpu_blocks=budgets.get("num_gpu_blocks_override", blocks),
+            block_size=machine.block_size,
+            max_num_batched_tokens=batched,
+            max_num_seqs=budgets.get("max_num_seqs", min(machine.max_num_seqs, batched)),
+            long_prefill_token_threshold=budgets.get("long_prefill_token_threshold", 0),
+        )
+
+
+def run(length: Length) -> dict[str, object]:
+    """Print the tables as they come and give the result."""
+    began = time.monotonic()
+    calibrated = calibrate_embedded(
+        Plan(MODEL, locate(MODEL), budget_s=length.calibrate_s), lambda line: print(line, file=sys.stderr)
+    )
+    print("\n".join(in_words(calibrated)), flush=True)
+    bench = Bench(calibrated.cost)
+    errors: dict[str, dict[str, float]] = {}
+    spreads: list[float] = []
+    for number, scenario in enumerate(length.scenarios):
+        arrivals = bench.arrivals(scenario, length.run_s, 100 + number)
+        predicted = bench.predict(arrivals, scenario.budgets)
+        measured = [bench.measure(arrivals, scenario.budgets) for _ in range(REPEATS)]
+        errors[str(scenario)] = _compare(scenario, len(arrivals), predicted, measured)
+        spreads += [_spread_pct(measured, name) for name in SHARES]
+    tau = _rank(bench, length)
+    sizes = [abs(by_name[name]) for by_name in errors.values() for name in SHARES]
+    return {
+        "median_error_pct": round(float(np.median(sizes)), 2),
+        "worst_error_pct": round(max(sizes), 2),
+        "spread_pct": round(float(np.median(spreads)), 2),
+        "kendall_tau": round(tau, 3),
+        "worst_spread_pct": round(max(spreads), 2),
+        "median_error_pct_by_metric": {
+            name: round(float(np.median([abs(by_name[name]) for by_name in errors.values()])), 2)
+            for name in SHARES
+        },
+        "preemptions": {
+            name: {"predicted": by_name["predicted_preemptions"], "measured": by_name["preemptions"]}
+            for name, by_name in errors.items()
+            if by_name["predicted_preemptions"] or by_name["preemptions"]
+        },
+        "calibration_median_residual_pct": round(100 * calibrated.cost.residual.median, 2),
+        "settings_ranked": len(length.ranked),
+        "took_s": round(time.monotonic() - began),
+    }
+
+
+def _compare(scenario: Scenario, count: int, predicted: Seen, measured: Sequence[Seen]) -> dict[str, float]:
+    print(f"\n{scenario}: {count} requests")
+    heads = "".join(f"{f'run {number + 1}':>10}" for number in range(len(measured)))
+    print(f"  {'':<18}{'predicted':>11}{heads}{'error':>9}{'spread':>9}")
+    errors: dict[str, float] = {}
+    for name, (label, unit) in METRICS.items():
+        said, seen = getattr(predicted, name), [getattr(each, name) for each in measured]
+        cells = "".join(f"{value * unit:>10.2f}" for value in seen)
+        mean = float(np.mean(seen))
+        if name == "preemptions":
+            errors |= {"predicted_preemptions": said, "preemptions": mean}
+            print(f"  {label:<18}{said:>11.0f}" + "".join(f"{value:>10.0f}" for value in seen), flush=True)
+        else:
+            errors[name] = 100 * (said / mean - 1)
+            spread = _spread_pct(measured, name)
+            print(f"  {label:<18}{said * unit:>11.2f}{cells}{errors[name]:>+8.1f}%{spread:>8.1f}%")
+    return errors
+
+
+def _rank(bench: Bench, length: Length) -> float:
+    """Kendall's tau of P95 TTFT: all settings meet the same requests."""
+    arrivals = bench.arrivals(Scenario(RANKED_KIND, RANKED_LOAD, {}), length.ranked_run_s, 7)
+    said = [bench.predict(arrivals, budgets).ttft_p95_s for budgets in length.ranked]
+    seen = [bench.measure(arrivals, budgets).ttft_p95_s for budgets in length.ranked]
+    print(f"\nTTFT P95 under {len(said)} settings, {RANKED_KIND.name} at {RANKED_LOAD:g} of the knee, s")
+    for budgets, predicted, measured in sorted(
+        zip(length.ranked, said, seen, strict=True), key=lambda row: row[2]
+    ):
+        words = ", ".join(f"{name} {value}" for name, value in budgets.items()) or "defaults"
+        print(f"  {words:<66}{predicted:>8.2f}{measured:>8.2f}", flush=True)
+    return kendall_tau(said, seen)
+
+
+def kendall_tau(some: Sequence[float], others: Sequence[float]) -> float:
+    """Pairs in the same order less those in the opposite one, of all pairs. Ties are neither."""
+    pairs = list(combinations(range(len(some)), 2))
+    return sum(float(np.sign((some[a] - some[b]) * (others[a] - others[b]))) for a, b in pairs) / len(pairs)
+
+
+def _spread_pct(measured: Sequence[Seen], name: str) -> float:
+    """From the least to the most of the real runs, as a share of their mean."""
+    values = [getattr(each, name) for each in measured]
+    return 100 * (max(values) - min(values)) / float(np.mean(values))
+
+
+def _seen(results: Sequence[Timeline | Failure], preemptions: float) -> Seen:
+    failed = [result for result in results if isinstance(result, Failure)]
+    assert not failed, f"{len(failed)} of {len(results)} requests failed, the first: {failed[0].reason}"
+    timelines = [result for result in results if isinstance(result, Timeline)]
+    ttfts = [timeline.ttft_s for timeline in timelines]
+    gaps = [gap for timeline in timelines for gap in timeline.itl_s]
+    tokens = sum(len(timeline.token_at) for timeline in timelines)
+    over_s = max(timeline.token_at[-1] for timeline in timelines) - timelines[0].due_at
+    p50, p95 = (float(np.quantile(ttfts, share)) for share in (0.5, 0.95))
+    return Seen(p50, p95, float(np.mean(gaps)), tokens / over_s, preemptions)
+
+
+def _preemptions(url: str) -> float:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    counted = [line for line in lines if line.startswith("vllm:num_preemptions_total")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in counted)
