@@ -78,3 +78,9 @@ def test_the_real_engine_is_calibrated_and_a_larger_step_takes_longer(tmp_path: 
     assert any(line.startswith("serving adds") for line in said)
     save(cost, tmp_path / "here.json")
     assert load_cost(str(tmp_path / "here.json"), "smollm2") == cost
+
+
+def test_without_a_target_it_asks_for_one(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["calibrate", "--output", str(tmp_path / "here.json")])
+    assert result.exit_code == 2
+    assert "--embedded, or the address of a server" in result.stderr

@@ -1,33 +1,39 @@
-"""`headrace calibrate --embedded`: how long steps take on this machine, for `headrace simulate`."""
+"""`headrace calibrate`: how long steps take, here or on a server, for `headrace simulate`."""
 
+import asyncio
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import click
 
-from headrace.cli.calibrating import Calibrated, Plan, calibrate_embedded
+from headrace.cli.calibrating import Calibrated, Plan, calibrate_embedded, calibrate_url
 from headrace.cli.costs import save
 from headrace.core.errors import BadInput
 from headrace.executor.graph import KvCacheDtype
 from headrace.executor.models import locate
+from headrace.measure.black_box import words_of
+from headrace.net.client import base_url, served_models
 
 LEAST_BUDGET_S = 30.0
 POOR_FIT = 0.10
+BUILT_IN = "smollm2"
 
 
 class Options(TypedDict):
-    """What the command line says beside the model."""
+    """What the command line says beside the target."""
 
     embedded: bool
+    model: str | None
     output: Path
     budget_s: float
     seed: int
     kv_cache_dtype: str
 
 
-@click.command(no_args_is_help=True, short_help="How long steps take here, for `headrace simulate`.")
-@click.argument("model", default="smollm2")
-@click.option("--embedded", is_flag=True, required=True, help="The engine of this package, on this machine.")
+@click.command(no_args_is_help=True, short_help="How long steps take, for `headrace simulate`.")
+@click.argument("target", required=False)
+@click.option("--embedded", is_flag=True, help="TARGET is a model for the engine of this package.")
+@click.option("--model", help="Model to ask a server for.  [default: the server's first]")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -42,7 +48,7 @@ class Options(TypedDict):
     default=90.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to measure. Longer averages more of what the machine does beside it.",
+    help="Embedded: how long to measure. Longer averages more of what the machine does beside it.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the order and the lengths.")
 @click.option(
@@ -50,26 +56,42 @@ class Options(TypedDict):
     type=click.Choice([dtype.value for dtype in KvCacheDtype]),
     default=KvCacheDtype.AUTO.value,
     show_default=True,
-    help="As `headrace serve` is going to keep them.",
+    help="Embedded: as `headrace serve` is going to keep them.",
 )
-def calibrate(model: str, **options: Unpack[Options]) -> None:
-    """Measure how long the steps of MODEL take on this machine, and write a cost model.
+def calibrate(target: str | None, **options: Unpack[Options]) -> None:
+    """Measure how long steps take on TARGET, and write a cost model.
 
-    First steps of chosen sizes in this process, then a server and a client beside it, to see what
-    serving adds. Let the machine do nothing else meanwhile.
+    With --embedded, TARGET is a model (default: smollm2): steps of chosen sizes are timed in this process,
+    then a server and a client beside it, to see what serving adds. Otherwise it is the address of any
+    OpenAI-compatible server, and its client's view is all there is. Nobody else should be served meanwhile.
 
     \b
       headrace calibrate --embedded --output here.json
+      headrace calibrate localhost:8000 --output there.json
       headrace simulate run.jsonl --cost here.json --max-num-batched-tokens 256
     """
     output = options["output"]
     if not output.parent.is_dir():
         raise BadInput(f"--output {output}: there is no folder {output.parent}")
-    plan = Plan(model, locate(model), options["kv_cache_dtype"], options["budget_s"], options["seed"])
-    calibrated = calibrate_embedded(plan, lambda line: click.echo(line, err=True))
-    save(calibrated.cost, output)
-    click.echo("\n".join(in_words(calibrated)))
+    if options["embedded"]:
+        model = target or BUILT_IN
+        plan = Plan(model, locate(model), options["kv_cache_dtype"], options["budget_s"], options["seed"])
+        calibrated = calibrate_embedded(plan, _say)
+        cost, words = calibrated.cost, in_words(calibrated)
+    elif target is None:
+        raise BadInput("calibrate what?", "--embedded, or the address of a server")
+    else:
+        url = base_url(target)
+        name = options["model"] or asyncio.run(served_models(url))[0]
+        cost = calibrate_url(url, name, options["seed"], _say)
+        words = words_of(cost)
+    save(cost, output)
+    click.echo("\n".join(words))
     click.echo(f"Cost model: {output}")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def in_words(calibrated: Calibrated) -> list[str]:

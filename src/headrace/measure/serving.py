@@ -52,11 +52,12 @@ def alone(repeats: int, seed: int) -> tuple[Arrival, ...]:
     )
 
 
-def crowd(count: int, seed: int) -> tuple[Arrival, ...]:
+def crowd(
+    count: int, seed: int, *, words: int = CROWD_WORDS, tokens: int = CROWD_TOKENS
+) -> tuple[Arrival, ...]:
     """So many at once."""
     return tuple(
-        Arrival(0.0, _ask(f"crowd-{number}", CROWD_WORDS, CROWD_TOKENS, seed + number))
-        for number in range(count)
+        Arrival(0.0, _ask(f"crowd-{number}", words, tokens, seed + number)) for number in range(count)
     )
 
 
