@@ -15,9 +15,11 @@ from click.testing import CliRunner, Result
 
 from headrace.cli.main import main
 from headrace.cli.quantity import QUANTITY
+from headrace.cli.recipe import warm_up
 from headrace.cli.serve import Options, announcement, decide
 from headrace.core.errors import BadInput
 from headrace.core.settings import Settings
+from headrace.executor.scripted import ScriptedExecutor
 from headrace.net.messages import Budget
 from headrace.net.server import Serving, bind
 
@@ -136,6 +138,28 @@ def test_the_budgets_are_announced_in_80_columns_and_the_last_line_is_for_progra
     assert "100,000 blocks" in shown
     assert "24.4 requests" in shown
     assert re.search(r"65,536 MiB", shown)
+
+
+def test_a_stop_while_the_model_is_made_ready_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a sudden death, which would leave the converting process and its folder behind."""
+
+    def being_stopped(_model: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("headrace.cli.serve.locate", being_stopped)
+    died = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: died.append(number))
+    try:
+        assert run("smollm2", "--port", "0").exit_code == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not died
+
+
+@pytest.mark.parametrize(("blocks", "max_model_len"), [(2, 8192), (2, 33), (99, 2)])
+def test_the_warm_up_fits_into_the_smallest_engine(blocks: int, max_model_len: int) -> None:
+    settings = Settings(max_model_len=max_model_len, num_gpu_blocks=blocks, block_size=32)
+    warm_up(ScriptedExecutor(blocks), settings)
 
 
 @pytest.mark.slow

@@ -75,16 +75,17 @@ class EngineRecipe:
         kv = _kv_budget(self.flags, model)
         settings = self.flags.settings(kv.num_blocks, model.block_size)
         executor = PagedExecutor(model, kv.num_blocks)
-        _warm_up(executor, settings)
+        warm_up(executor, settings)
         kept_as = KvCacheDtype.F32 if model.kv_cache_dtype is KvCacheDtype.AUTO else model.kv_cache_dtype
         budget = Budget(model.weights_bytes, kv.total_bytes, kept_as.value)
         return Built(Engine(settings), executor, budget)
 
 
-def _warm_up(executor: Executor, settings: Settings) -> None:
+def warm_up(executor: Executor, settings: Settings) -> None:
     """Run one short request through an engine of its own: the first pass of a model costs a second more."""
     engine = Engine(settings)
-    prompt = tuple(range(min(WARM_UP_TOKENS, settings.max_model_len - 1)))
+    room = min(settings.max_model_len, settings.usable_blocks * settings.block_size)
+    prompt = tuple(range(min(WARM_UP_TOKENS, room - 1)))
     engine.submit(Request("warm-up", prompt, SamplingParams(max_tokens=2, temperature=0.0), 0, 0), 0)
     while (plan := engine.plan(0)) is not None:
         engine.finish(plan, executor.run(plan).token_ids, 0)

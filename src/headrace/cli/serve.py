@@ -8,6 +8,7 @@ import click
 from headrace.cli.budgets import STEP_BUDGETS, BudgetOptions, Limits, Said, budget_options, flags_of
 from headrace.cli.recipe import EngineRecipe, Flags
 from headrace.cli.sections import SectionedCommand
+from headrace.cli.stopping import terminated_like_interrupted
 from headrace.executor.graph import KvCacheDtype
 from headrace.executor.models import locate
 from headrace.executor.tokenizer import OpenVinoTokenizer
@@ -119,7 +120,8 @@ def serve(model: str, **options: Unpack[Options]) -> None:
         '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'
     """
     with bind(options["host"], options["port"]) as listener:
-        files = locate(model)
+        with terminated_like_interrupted():  # it may be converting: that takes a process and a folder
+            files = locate(model)
         flags = decide(options, files.max_model_len)
         names = options["served_model_name"] or (files.name,)
         service = Service(

@@ -1,17 +1,14 @@
 """`headrace tune`: the settings under which short requests wait least, proven on a real server."""
 
-import signal
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TypedDict, Unpack
 
 import click
 from rich.console import Console
 
 from headrace.cli.quantity import Duration
+from headrace.cli.stopping import terminated_like_interrupted
 from headrace.cli.tuning import Plan, tune_embedded
 from headrace.core.errors import BadInput
 from headrace.executor.models import locate
@@ -75,7 +72,7 @@ def tune(model: str, **options: Unpack[Options]) -> None:
     output_dir = options["output_dir"]
     if output_dir is not None:
         _make(output_dir)
-    with _terminated_like_interrupted():
+    with terminated_like_interrupted():  # so that it stops the server and reports too
         files = locate(model)
         plan = Plan(
             model=model,
@@ -101,17 +98,3 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--output-dir {folder} cannot be made: {error.strerror}") from error
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Generator[None, None, None]:
-    """SIGTERM does what Ctrl-C does, so that it stops the server and reports too."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
