@@ -184,3 +184,17 @@ def test_the_server_says_who_it_is(server: RunningServer) -> None:
     assert get(server.port, "/ping").status == 200
     assert set(get(server.port, "/version").json) == {"version"}
     assert get(server.port, "/v1/models").json["data"][0]["max_model_len"] == SETTINGS.max_model_len
+
+
+def test_the_beginning_of_a_stop_string_at_the_end_is_text(server: RunningServer) -> None:
+    text = completion(server, max_tokens=6).json["choices"][0]["text"]
+    stopped = completion(server, max_tokens=6, stop=text[-2:] + "never").json["choices"][0]
+    assert (stopped["text"], stopped["finish_reason"]) == (text, "length")
+
+
+def test_a_stop_string_may_come_with_the_token_after_min_tokens(server: RunningServer) -> None:
+    text = completion(server, max_tokens=6).json["choices"][0]["text"]
+    assert text.count(text[3]) == 1, "else this shows nothing"
+    stopped, passed = (completion(server, max_tokens=6, stop=text[3], min_tokens=n) for n in (3, 4))
+    assert stopped.json["choices"][0]["text"] == text[:3]
+    assert passed.json["choices"][0]["text"] == text
