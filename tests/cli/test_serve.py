@@ -140,8 +140,14 @@ def test_the_budgets_are_announced_in_80_columns_and_the_last_line_is_for_progra
     assert re.search(r"65,536 MiB", shown)
 
 
-def test_a_stop_while_the_model_is_made_ready_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a sudden death, which would leave the converting process and its folder behind."""
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])
+def test_a_stop_while_the_model_is_made_ready_is_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, ctrl_c: signal.Handlers
+) -> None:
+    """Not a sudden death, which would leave the converting process and its folder behind.
+
+    In the background of a script Ctrl-C is ignored; a stop must not be.
+    """
 
     def being_stopped(_model: str) -> None:
         signal.raise_signal(signal.SIGTERM)
@@ -149,10 +155,12 @@ def test_a_stop_while_the_model_is_made_ready_is_an_interruption(monkeypatch: py
     monkeypatch.setattr("headrace.cli.serve.locate", being_stopped)
     died = list[int]()
     before = signal.signal(signal.SIGTERM, lambda number, _frame: died.append(number))
+    before_ctrl_c = signal.signal(signal.SIGINT, ctrl_c)
     try:
         assert run("smollm2", "--port", "0").exit_code == 130
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, before_ctrl_c)
     assert not died
 
 

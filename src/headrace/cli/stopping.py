@@ -14,6 +14,8 @@ def terminated_like_interrupted() -> Generator[None, None, None]:
     """Inside, SIGTERM does what Ctrl-C does."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's script starts what ends in `&`
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)
