@@ -116,12 +116,29 @@ class _Body(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     logprobs: bool | int | None = None
+    top_logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool | None = None
     suffix: str | None = None
     tools: list[Any] | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    bad_words: Any = None
+    allowed_token_ids: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+    include_stop_str_in_output: Any = None
+    skip_special_tokens: Any = None
+    add_generation_prompt: Any = None
+    continue_final_message: Any = None
+    chat_template: Any = None
 
 
 class _ChatBody(_Body, kw_only=True):
@@ -148,6 +165,23 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "response_format": ({"type": "text"},),
     "structured_outputs": ({},),
+    "top_logprobs": (0,),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template": (),
 }
 
 _chat_decoder = msgspec.json.Decoder(_ChatBody)
@@ -252,8 +286,13 @@ def _asked(body: _Body, prompt: Prompt, max_tokens: int | None) -> Asked:
 def _refuse_unsupported(body: _Body) -> None:
     for name, neutral in _NEUTRAL.items():
         value = getattr(body, name)
-        if value is not None and value not in neutral:
+        if value is not None and not any(_is_same(value, each) for each in neutral):
             raise BadField(name, f"{name}={value!r:.80} is not supported", f"leave {name} out")
+
+
+def _is_same(value: object, neutral: object) -> bool:
+    """Equal, and a truth value or none of them: `logprobs` 0 asks for something, False does not."""
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
 
 
 def _within(name: str, value: int, low: int, high: int) -> int:
