@@ -45,7 +45,7 @@ def test_a_chunk_comes_after_what_was_computed_before_and_varies_a_little() -> N
 
 
 def test_no_two_chunks_of_a_step_read_the_same_block_while_the_pool_lasts() -> None:
-    _, plans = timed(Cell(16, 320, 1, 256, 512), Cell(64, 96))
+    _, plans = timed(Cell(8, 320, 1, 256, 512), Cell(32, 96))
     for plan in plans:
         blocks = list(chain.from_iterable(chunk.work.block_ids for chunk in plan.chunks))
         assert 0 not in blocks

@@ -22,7 +22,8 @@ from headrace.core.plan import Chunk, Plan, Work
 from headrace.core.ports import Executor
 from headrace.core.request import Request, SamplingParams
 
-POOL_TOKENS = 8192
+POOL_TOKENS = 4096
+"""Far more than a processor's cache holds, far less than it takes long to fill."""
 FILL_TOKENS = 512
 """Of a step that fills the pool."""
 _JITTER = 0.06
@@ -39,9 +40,9 @@ _GREEDY = SamplingParams(1, temperature=0.0)
 _DECODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _CONTEXTS = (48, 320, 1280, 3072)
 _PROMPTS = ((24, 0), (64, 0), (128, 0), (256, 0), (512, 0), (1024, 0), (2048, 0))
-_LATER_CHUNKS = ((64, 1024), (256, 512), (256, 2048), (512, 1024), (512, 3072), (1024, 1024))
+_LATER_CHUNKS = ((64, 1024), (256, 512), (256, 2048), (512, 1024), (512, 3072))
 _MIXED = ((2, 64, 0), (8, 64, 0), (24, 64, 0), (4, 256, 0), (16, 256, 512), (32, 256, 0), (8, 512, 512))
-_TOGETHER = ((3, 40), (6, 80), (12, 60), (4, 300))
+_TOGETHER = ((3, 40), (6, 80), (12, 60), (3, 300))
 
 
 @dataclass(frozen=True, slots=True)
