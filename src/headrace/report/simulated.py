@@ -18,7 +18,7 @@ from headrace.measure.summary import summarise
 from headrace.report.as_json import measurement_json
 from headrace.report.bill import bill_rows
 from headrace.report.sparkline import sparkline
-from headrace.report.terminal import failure_notes, latencies_table, print_slow_bill, rates_table
+from headrace.report.terminal import failure_notes, latencies_table, print_heading, print_slow_bills
 from headrace.report.units import seconds
 from headrace.sim.budgets import BudgetSample
 from headrace.sim.overload import Load, Verdict
@@ -32,13 +32,7 @@ def print_simulated(
     measurement: Measurement, simulated: Simulated, load: Load, settings: Settings, console: Console
 ) -> None:
     """Everything that `headrace simulate` shows."""
-    summaries = summarise(measurement)
-    shown = [s for s in summaries.values() if s.request_class != ALL or len(summaries) != 2]
-    console.print(Text(f"{measurement.target}  {measurement.model}", style="bold"))
-    console.print(Text(measurement.workload))
-    console.print()
-    console.print(rates_table(shown))
-    console.print()
+    shown = print_heading(measurement, summarise(measurement), console)
     if failed := failure_notes(measurement):
         console.print(Text("\n".join((*failed, ""))))
     if not measurement.timelines:
@@ -48,9 +42,7 @@ def print_simulated(
     else:
         console.print(latencies_table(shown))
         console.print(Text(f"{_VERDICTS[load.verdict]}: {load.why}."))
-        for summary in shown:
-            if summary.request_class != ALL:
-                print_slow_bill(measurement, summary.request_class, console)
+        print_slow_bills(measurement, shown, console)
     console.print()
     _print_budgets(simulated, settings, console)
     console.print(Text(_counters(measurement, simulated)))

@@ -31,12 +31,7 @@ CACHED_SHARE_WORTH_A_WARNING = 0.1
 def print_measurement(measurement: Measurement, console: Console) -> None:
     """Everything that `headrace bench` shows after a run."""
     summaries = summarise(measurement)
-    shown = [s for s in summaries.values() if s.request_class != ALL or len(summaries) != 2]
-    console.print(Text(f"{measurement.target}  {measurement.model}", style="bold"))
-    console.print(Text(measurement.workload))
-    console.print()
-    console.print(rates_table(shown))
-    console.print()
+    shown = print_heading(measurement, summaries, console)
     if measurement.timelines:
         console.print(latencies_table(shown))
         console.print(
@@ -44,6 +39,24 @@ def print_measurement(measurement: Measurement, console: Console) -> None:
         )
     for note in notes(measurement, summaries):
         console.print(Text(note))
+    print_slow_bills(measurement, shown, console)
+
+
+def print_heading(
+    measurement: Measurement, summaries: dict[str, ClassSummary], console: Console
+) -> list[ClassSummary]:
+    """What was measured, and its rates. Returns whom to show: a single class is not shown twice."""
+    shown = [s for s in summaries.values() if s.request_class != ALL or len(summaries) != 2]
+    console.print(Text(f"{measurement.target}  {measurement.model}", style="bold"))
+    console.print(Text(measurement.workload))
+    console.print()
+    console.print(rates_table(shown))
+    console.print()
+    return shown
+
+
+def print_slow_bills(measurement: Measurement, shown: list[ClassSummary], console: Console) -> None:
+    """Where the slow requests' time went, class by class."""
     for summary in shown:
         if summary.request_class != ALL:
             print_slow_bill(measurement, summary.request_class, console)
