@@ -4,13 +4,14 @@
 #   make serve    an OpenAI-compatible server on the built-in model
 #   make check    the fast gate: format, lint, types, imports, quick tests
 #   make test     the whole gate
+#   make explore  the property tests on examples never drawn before: after a change, or overnight
 #   make bench    the engine against its peer, in one run
 
 PYTHON ?= python3
 UV     := $(or $(shell command -v uv 2>/dev/null),.uv/bin/uv)
 BIN    := .venv/bin
 
-.PHONY: setup tune serve check test bench vllm lock clean
+.PHONY: setup tune serve check test explore bench vllm lock clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/.ready-dev
@@ -36,6 +37,9 @@ test: .venv/.ready-dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/ratchets.py
 	$(BIN)/pytest --hypothesis-profile=test --cov --cov-report=term
+
+explore: .venv/.ready-dev
+	$(BIN)/pytest --hypothesis-profile=explore -m hypothesis
 
 bench: .venv/.ready-dev
 	$(BIN)/python -m bench.engine --json

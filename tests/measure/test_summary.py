@@ -87,6 +87,15 @@ def test_an_empty_run_has_an_empty_summary() -> None:
     assert summarise(measurement())["all"].requests == 0
 
 
+def test_a_run_shorter_than_any_clock_can_tell_has_no_rate() -> None:
+    """A duration of 2e-308 s made a rate of infinity, which is no JSON."""
+    found = summarise(measurement(timeline(0.0, gaps_s=(0.0,) * 3), duration_s=2.2250738585072014e-308))[
+        "all"
+    ]
+
+    assert (found.throughput_rps, found.output_tokens_per_s) == (0.0, 0.0)
+
+
 @given(measurements)
 def test_no_request_is_lost_in_the_sums(run: Measurement) -> None:
     if any(result.request_class == "all" for result in run.results):

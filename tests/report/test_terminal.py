@@ -81,6 +81,13 @@ def test_answers_that_ended_early_and_cached_prompts_are_pointed_out() -> None:
     assert "80% of the prompt tokens came from the server's prefix cache" in shown
 
 
+def test_a_server_that_counts_cached_tokens_and_no_prompt_is_shown_all_the_same() -> None:
+    """It divided by the prompt tokens of the run."""
+    wrong = Timeline("r", "short", 0, 0.0, 0.0, (1.0,), "length", cached_tokens=32)
+
+    assert "prefix cache" not in printed(measurement(wrong))
+
+
 def test_a_run_in_which_nothing_was_answered_can_be_shown() -> None:
     assert "1 of 1 failed" in printed(measurement(failure()))
     assert printed(measurement())

@@ -7,6 +7,9 @@ from headrace.core.timeline import Failure, Timeline
 ALL = "all"
 """The name under which all classes of requests together stand."""
 
+SHORTEST_RUN_S = 1e-9
+"""Below the tick of any clock nothing was timed, and a division may leave the range of a float."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -32,3 +35,7 @@ class Measurement:
     @property
     def failures(self) -> tuple[Failure, ...]:
         return tuple(r for r in self.results if isinstance(r, Failure))
+
+    def per_s(self, count: int) -> float:
+        """How many of something a second of the run; 0 where the run was too short to have a rate."""
+        return count / self.duration_s if self.duration_s >= SHORTEST_RUN_S else 0.0

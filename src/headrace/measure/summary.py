@@ -8,7 +8,7 @@ whole answer; the others are counted as `failed` beside them, never mixed in and
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +56,7 @@ def summarise(measurement: Measurement) -> dict[str, ClassSummary]:
     if ALL in by_class:
         raise BadInput(f"a class of requests is called {ALL!r}, which is the name of all together")
     groups = {name: by_class[name] for name in sorted(by_class)} | {ALL: measurement.results}
-    return {name: _summary(name, group, measurement.duration_s) for name, group in groups.items()}
+    return {name: _summary(name, group, measurement.per_s) for name, group in groups.items()}
 
 
 def percentiles(samples: Iterable[float]) -> Percentiles | None:
@@ -73,7 +73,7 @@ def client_lag_s(measurement: Measurement) -> Percentiles | None:
     return percentiles(timeline.dispatch_lag_s for timeline in measurement.timelines)
 
 
-def _summary(name: str, results: Sequence[Timeline | Failure], duration_s: float) -> ClassSummary:
+def _summary(name: str, results: Sequence[Timeline | Failure], per_s: Callable[[int], float]) -> ClassSummary:
     timelines = [r for r in results if isinstance(r, Timeline)]
     tokens = sum(len(t.token_at) for t in timelines)
     return ClassSummary(
@@ -84,6 +84,6 @@ def _summary(name: str, results: Sequence[Timeline | Failure], duration_s: float
         itl_s=percentiles(gap_s for t in timelines for gap_s in t.itl_s),
         tpot_s=percentiles(tpot_s for t in timelines if (tpot_s := t.tpot_s) is not None),
         e2e_s=percentiles(t.e2e_s for t in timelines),
-        throughput_rps=len(timelines) / duration_s if duration_s > 0 else 0.0,
-        output_tokens_per_s=tokens / duration_s if duration_s > 0 else 0.0,
+        throughput_rps=per_s(len(timelines)),
+        output_tokens_per_s=per_s(tokens),
     )

@@ -85,7 +85,7 @@ def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[
         )
     prompt_tokens = sum(t.prompt_tokens for t in measurement.timelines)
     cached_tokens = sum(t.cached_tokens for t in measurement.timelines)
-    if cached_tokens > CACHED_SHARE_WORTH_A_WARNING * prompt_tokens:
+    if prompt_tokens and cached_tokens > CACHED_SHARE_WORTH_A_WARNING * prompt_tokens:
         said.append(
             f"{cached_tokens / prompt_tokens:.0%} of the prompt tokens came from the server's prefix cache. "
             "Was this seed sent before? Take another."

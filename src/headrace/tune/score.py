@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.core.measurement import Measurement
+from headrace.core.measurement import SHORTEST_RUN_S, Measurement
 
 SLOW_QUANTILE = 0.95
 
@@ -26,10 +26,10 @@ class Score:
 def score(measurement: Measurement, target_class: str) -> Score | None:
     """None when not one request of the target class was answered: there is nothing to compare."""
     ttfts = [line.ttft_s for line in measurement.timelines if line.request_class == target_class]
-    if not ttfts or measurement.duration_s <= 0:
+    if not ttfts or measurement.duration_s < SHORTEST_RUN_S:
         return None
     return Score(
         p95_ttft_s=float(np.quantile(ttfts, SLOW_QUANTILE)),
-        throughput_rps=len(measurement.timelines) / measurement.duration_s,
+        throughput_rps=measurement.per_s(len(measurement.timelines)),
         failed=len(measurement.failures),
     )
