@@ -7,6 +7,17 @@ from headrace.core.bill import Bill
 from headrace.core.request import FinishReason
 
 
+class TokenLogprobs(NamedTuple):
+    """How likely a drawn token was, in natural logarithms of the model's own distribution."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 for the likeliest token."""
+    top: tuple[tuple[int, float], ...]
+    """(token id, logprob) of the likeliest tokens, the likeliest first: as many as were asked for."""
+
+
 @dataclass(slots=True)
 class Output:
     """News of one request: made once a token, so plain and slotted."""
@@ -16,6 +27,7 @@ class Output:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None  # the stop token that ended it, if one did
     first: "FirstToken | None" = None  # only beside the first token
+    logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids, where they were asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.core.measurement import Measurement
+from headrace.core.output import TokenLogprobs
 from headrace.core.plan import Plan, Work
 
 
@@ -13,6 +14,8 @@ class StepResult:
     """What a forward pass gave. `token_ids[i]` belongs to `plan.chunks[i]`; None if it does not sample."""
 
     token_ids: list[int | None]
+    logprobs: dict[int, TokenLogprobs] | None = None
+    """By place in `plan.chunks`, for those who asked; None where nobody did."""
     forward_ns: int = 0
     sample_ns: int = 0
 

@@ -12,9 +12,32 @@ class FinishReason(StrEnum):
     ABORT = "abort"
 
 
+class GrammarKind(StrEnum):
+    """In which language a `Grammar` is written; vLLM's names of structured outputs."""
+
+    JSON = "json"
+    """A JSON schema. `{}` allows any JSON."""
+    REGEX = "regex"
+    GRAMMAR = "grammar"
+    """Lark or EBNF."""
+    CHOICE = "choice"
+    """A JSON list of the strings that are allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the text of an answer must conform to."""
+
+    kind: GrammarKind
+    text: str = field(repr=False)  # a user's words
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is drawn and when to stop.
+
+    Logits are changed in vLLM's order: allowed tokens and grammar, bad words, bias, penalties,
+    temperature, then min_p, top_k and top_p.
 
     Stop *strings* are not here: they are found in text, by the front end, which then cancels.
     """
@@ -25,6 +48,21 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     """0 means no limit."""
+    min_p: float = 0.0
+    """Tokens less likely than this share of the likeliest are left out; 0 leaves none out."""
+    repetition_penalty: float = 1.0
+    """Over 1: what the prompt or the answer already has becomes less likely."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    """Taken off the logit of a token once, and once for every time, that the answer has it."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what to add to its logit)."""
+    allowed_token_ids: frozenset[int] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that must not appear in the answer."""
+    grammar: Grammar | None = None
+    num_logprobs: int | None = None
+    """How many of the likeliest tokens to report beside each drawn one; None: report nothing."""
     seed: int = 0
     """Drives this request's own random stream; the front end draws one where the caller gave none."""
     min_tokens: int = 0
