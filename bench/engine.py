@@ -107,7 +107,7 @@ class Ours:
         start = time.monotonic_ns()
         result = self._executor.run(plan)
         computed = time.monotonic_ns()
-        outputs = self._engine.finish(plan, result.token_ids, computed)
+        outputs = self._engine.finish(plan, result, computed)
         for work in self._engine.take_ended():
             self._executor.forget(work)
         end = time.monotonic_ns()

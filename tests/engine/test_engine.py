@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from headrace.core.bill import Bill, Cause
 from headrace.core.errors import BadInput, NeverFits
-from headrace.core.output import FirstToken, Output
+from headrace.core.output import FirstToken, Output, TokenLogprobs
 from headrace.core.plan import Plan
-from headrace.core.request import Request, SamplingParams
+from headrace.core.ports import StepResult
+from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.core.settings import Settings
 from headrace.engine.engine import Engine
 from tests.traces import Trace, make_ending_trace
@@ -29,7 +30,7 @@ def request(name: str, prompt: int, max_tokens: int = 8, arrived: int = 0, hande
 def step(engine: Engine, start: int, end: int) -> dict[str, Output]:
     plan = engine.plan(start)
     assert plan is not None
-    outputs = engine.finish(plan, [7 if chunk.samples else None for chunk in plan.chunks], end)
+    outputs = engine.finish(plan, StepResult([7 if chunk.samples else None for chunk in plan.chunks]), end)
     engine.check()
     return {output.request_id: output for output in outputs}
 
@@ -61,7 +62,7 @@ def run(trace: Trace) -> tuple[Engine, dict[str, FirstToken], list[str]]:
         if in_flight and (plan is None or len(in_flight) == trace.settings.steps_in_flight):
             oldest = in_flight.popleft()
             now += 1_000 + 37 * oldest.num_scheduled_tokens
-            for output in engine.finish(oldest, trace.answers(oldest), now):
+            for output in engine.finish(oldest, StepResult(trace.answers(oldest)), now):
                 if output.first:
                     assert output.request_id not in billed, "one request, one bill"
                     billed[output.request_id] = output.first
@@ -104,7 +105,7 @@ def test_who_comes_during_a_step_waits_for_it_and_shares_the_next() -> None:
     engine.submit(request("a", 32), 0)
     plan = engine.plan(0)
     assert plan is not None
-    engine.finish(plan, [7], 100)
+    engine.finish(plan, StepResult([7]), 100)
     engine.submit(request("b", 31, arrived=40, handed=40), 100)
     output = step(engine, 100, 132)["b"]  # 32 tokens: one of `a`, 31 of `b`
     assert bill(output) == {Cause.STEP_IN_FLIGHT: 60, Cause.OWN_PREFILL: 31, Cause.SHARED_STEPS: 1}
@@ -212,3 +213,52 @@ def test_a_bill_has_all_parts_and_none_is_negative() -> None:
 def test_settings_that_vllm_would_refuse_are_refused(change: dict[str, int | float], complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         replace(ROOMY, **change)
+
+
+def test_a_request_that_failed_in_a_step_ends_alone_and_gives_its_blocks_back() -> None:
+    engine = Engine(ROOMY)
+    for name in "ab":
+        engine.submit(request(name, 20), 0)
+    plan = engine.plan(0)
+    assert plan is not None
+    outputs = engine.finish(plan, StepResult([None, 7], failed={0: "its grammar is at an end"}), 100)
+    assert {output.request_id: (output.token_ids, output.finish_reason) for output in outputs} == {
+        "b": ([7], None),
+        "a": ([], FinishReason.ERROR),
+    }
+    assert [work.request.request_id for work in engine.take_ended()] == ["a"]
+    assert engine.stats().running == 1
+    engine.check()
+
+
+def test_log_probabilities_go_to_the_requests_that_asked() -> None:
+    engine = Engine(ROOMY)
+    for name in "abc":
+        engine.submit(request(name, 20), 0)
+    plan = engine.plan(0)
+    assert plan is not None
+    engine.cancel("b")
+    likely = {place: TokenLogprobs(7, -0.1 * place, 1, ()) for place in (1, 2)}
+    of_prompt = [TokenLogprobs(1, -3.0, 4, ())] * 19
+    outputs = engine.finish(plan, StepResult([7, 7, 7], likely, {0: of_prompt}), 100)
+    assert [(each.request_id, each.logprobs, each.prompt_logprobs) for each in outputs] == [
+        ("a", None, of_prompt),
+        ("c", [likely[2]], None),
+    ]
+
+
+def test_a_request_for_the_probabilities_of_its_prompt_reads_no_prefix() -> None:
+    engine = Engine(ROOMY)
+    starts: dict[str, int] = {}
+    for name, num_prompt_logprobs in (("first", None), ("asks", 0), ("last", None)):
+        asked = replace(request("same", 40), request_id=name)
+        sampling = replace(asked.sampling, num_prompt_logprobs=num_prompt_logprobs)
+        engine.submit(replace(asked, sampling=sampling), 0)
+        plan = engine.plan(0)
+        assert plan is not None
+        starts |= {
+            chunk.work.request.request_id: chunk.start for chunk in plan.chunks if chunk.work in plan.admitted
+        }
+        engine.finish(plan, StepResult([7] * len(plan.chunks)), 0)
+    assert starts == {"first": 0, "asks": 0, "last": 32}
+    assert engine.stats().prefix_cache_queries == 80, "who does not look is not counted, as in vLLM"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.core.output import Output
 from headrace.core.plan import Plan
+from headrace.core.ports import StepResult
 from headrace.engine.engine import Engine
 from headrace.scheduler.scheduler import Scheduler
 from tests.traces import Trace, make_ending_trace
@@ -54,7 +55,9 @@ class Run:
             # Every token the same, as skipped steps draw none: their blocks must hash alike.
             tokens = [0 if chunk.samples else None for chunk in oldest.chunks]
             self.outputs += [
-                o for o in self.engine.finish(oldest, tokens, self.now) if o.first or o.finish_reason
+                o
+                for o in self.engine.finish(oldest, StepResult(tokens), self.now)
+                if o.first or o.finish_reason
             ]
 
     def _until_news(self) -> int:

@@ -47,7 +47,7 @@ def serve(
             break
         run.plans.append([(c.work.request.request_id, c.start, c.tokens) for c in plan.chunks])
         result = executor.run(plan)
-        for output in engine.finish(plan, result.token_ids, now_ns + 1):
+        for output in engine.finish(plan, result, now_ns + 1):
             run.answers[output.request_id] += output.token_ids
         for work in engine.take_ended():
             executor.forget(work)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.ports import ChatMessage, Tokenizer
+from headrace.core.request import Grammar
 from headrace.executor.detokenize import IncrementalDetokenizer
 from headrace.executor.scripted import ScriptedTokenizer
 from headrace.executor.tokenizer import OpenVinoTokenizer
@@ -32,6 +33,9 @@ class SentencePieceLike:
         return bytes((token,)) if token < 256 else self.words[token - 256].replace("▁", " ").encode()
 
     def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
+        raise NotImplementedError
+
+    def check_grammar(self, grammar: Grammar) -> None:
         raise NotImplementedError
 
 

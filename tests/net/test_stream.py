@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headrace.core.errors import EngineDied
-from headrace.core.output import Output
+from headrace.core.output import Output, TokenLogprobs
 from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.net.engine_client import MOST_HELD_OUTPUTS, Stream
 from tests.net.http import connected, post, posted, read_answer
@@ -39,6 +39,16 @@ def test_tokens_of_a_listener_that_does_not_are_joined_and_none_is_lost() -> Non
     assert len(outputs) == MOST_HELD_OUTPUTS
     assert [token for output in outputs for token in output.token_ids] == [*range(1000), 7]
     assert (outputs[-1].finish_reason, outputs[-1].stop_token_id) == (FinishReason.STOP, 7)
+
+
+def test_log_probabilities_are_joined_with_their_tokens() -> None:
+    stream = Stream(REQUEST)
+    for token in range(1000):
+        stream.put(Output("r", [token], logprobs=[TokenLogprobs(token, -0.5, 1, ((token, -0.5),))]))
+    stream.put(Output("r", [7], FinishReason.STOP, logprobs=[TokenLogprobs(7, -1.0, 2, ())]))
+    for output in asyncio.run(take(stream)):
+        assert output.logprobs is not None
+        assert [each.token_id for each in output.logprobs] == output.token_ids
 
 
 def test_an_error_goes_before_what_is_still_held() -> None:

@@ -88,7 +88,7 @@ def warm_up(executor: Executor, settings: Settings) -> None:
     prompt = tuple(range(min(WARM_UP_TOKENS, room - 1)))
     engine.submit(Request("warm-up", prompt, SamplingParams(max_tokens=2, temperature=0.0), 0, 0), 0)
     while (plan := engine.plan(0)) is not None:
-        engine.finish(plan, executor.run(plan).token_ids, 0)
+        engine.finish(plan, executor.run(plan), 0)
     for work in engine.take_ended():
         executor.forget(work)
 

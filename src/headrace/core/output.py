@@ -28,6 +28,9 @@ class Output:
     stop_token_id: int | None = None  # the stop token that ended it, if one did
     first: "FirstToken | None" = None  # only beside the first token
     logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids, where they were asked for
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """Only beside the first token: one for each token of the prompt but the first."""
+    error: str | None = None  # why it ended with `FinishReason.ERROR`; there is no token then
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Protocol
 from headrace.core.measurement import Measurement
 from headrace.core.output import TokenLogprobs
 from headrace.core.plan import Plan, Work
+from headrace.core.request import Grammar
 
 
 @dataclass(slots=True)
@@ -16,6 +17,10 @@ class StepResult:
     token_ids: list[int | None]
     logprobs: dict[int, TokenLogprobs] | None = None
     """By place in `plan.chunks`, for those who asked; None where nobody did."""
+    prompt_logprobs: dict[int, list[TokenLogprobs]] | None = None
+    """Likewise, beside a request's first token: of its whole prompt but the first token."""
+    failed: dict[int, str] | None = None
+    """By place, why a chunk that samples got no token: its request cannot go on; the others can."""
     forward_ns: int = 0
     sample_ns: int = 0
 
@@ -60,6 +65,10 @@ class Tokenizer(Protocol):
 
     def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
         """The prompt for the assistant's next turn. Raises `BadInput` where the template refuses."""
+        ...
+
+    def check_grammar(self, grammar: Grammar) -> None:
+        """Raises `BadInput` for a grammar that the engine could not follow. Takes up to a second or so."""
         ...
 
 

@@ -10,6 +10,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    ERROR = "error"
 
 
 class GrammarKind(StrEnum):
@@ -36,7 +37,7 @@ class Grammar:
 class SamplingParams:
     """How the next token is drawn and when to stop.
 
-    Logits are changed in vLLM's order: allowed tokens and grammar, bad words, bias, penalties,
+    Logits are changed in vLLM's order: grammar, allowed tokens, bad words, `min_tokens`, bias, penalties,
     temperature, then min_p, top_k and top_p.
 
     Stop *strings* are not here: they are found in text, by the front end, which then cancels.
@@ -63,6 +64,8 @@ class SamplingParams:
     grammar: Grammar | None = None
     num_logprobs: int | None = None
     """How many of the likeliest tokens to report beside each drawn one; None: report nothing."""
+    num_prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt. Such a request reads no prefix from the cache, as in vLLM."""
     seed: int = 0
     """Drives this request's own random stream; the front end draws one where the caller gave none."""
     min_tokens: int = 0

@@ -6,13 +6,12 @@
 The same object serves under the real clock and is simulated under a virtual one.
 """
 
-from collections.abc import Sequence
-
 from headrace.core.cost import StepShape
 from headrace.core.errors import BadInput, NeverFits
 from headrace.core.output import EngineStats, Occupancy, Output
-from headrace.core.plan import Plan, Work
-from headrace.core.request import Request
+from headrace.core.plan import Plan, Status, Work
+from headrace.core.ports import StepResult
+from headrace.core.request import FinishReason, Request
 from headrace.core.settings import Settings
 from headrace.engine.accounts import Accounts
 from headrace.scheduler.hashes import PrefixHashes
@@ -66,17 +65,18 @@ class Engine:
             self._steps += 1
         return plan
 
-    def finish(self, plan: Plan, token_ids: Sequence[int | None], now_ns: int) -> list[Output]:
-        """Book what the step computed: a token for each chunk that samples, None for the others.
-
-        Works that were cancelled in between are passed over.
-        """
+    def finish(self, plan: Plan, result: StepResult, now_ns: int) -> list[Output]:
+        """Book what the step computed. Works that were cancelled in between are passed over."""
         self._accounts.settle(now_ns)
-        outputs = self._scheduler.update(plan, token_ids)
+        outputs = self._scheduler.update(plan, result.token_ids)
         if self._accounts.await_tokens:
             for output in outputs:
                 output.first = self._accounts.close(output.request_id, now_ns)
         self._tokens_computed += plan.num_scheduled_tokens
+        if result.logprobs or result.prompt_logprobs:
+            _add_logprobs(outputs, plan, result)
+        if result.failed:
+            outputs += self._end_failed(plan, result.failed)
         return outputs
 
     def quiet_steps(self) -> int:
@@ -135,6 +135,16 @@ class Engine:
         """Recount every block and queue. Raises `AssertionError` where they disagree."""
         self._scheduler.check()
 
+    def _end_failed(self, plan: Plan, failed: dict[int, str]) -> list[Output]:
+        outputs: list[Output] = []
+        for place, why in failed.items():
+            work = plan.chunks[place].work
+            if work.status is not Status.FINISHED:
+                request_id = work.request.request_id
+                self.cancel(request_id)
+                outputs.append(Output(request_id, [], FinishReason.ERROR, error=why))
+        return outputs
+
     def _schedule_chunks(self, now_ns: int) -> Plan | None:
         """Schedule until there is something to compute.
 
@@ -149,6 +159,16 @@ class Engine:
             if not plan.preempted and self._scheduler.in_flight:
                 return None
         raise AssertionError(f"nothing can advance: {self.stats()}; admission let in what does not fit")
+
+
+def _add_logprobs(outputs: list[Output], plan: Plan, result: StepResult) -> None:
+    by_request = {output.request_id: output for output in outputs}
+    for place, logprobs in (result.logprobs or {}).items():
+        if output := by_request.get(plan.chunks[place].work.request.request_id):
+            output.logprobs = [logprobs]
+    for place, of_prompt in (result.prompt_logprobs or {}).items():
+        if output := by_request.get(plan.chunks[place].work.request.request_id):
+            output.prompt_logprobs = of_prompt
 
 
 def _refuse_what_never_fits(request: Request, settings: Settings) -> None:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core.errors import BadInput
 from headrace.core.plan import Chunk, Plan, Status, Work
 from headrace.core.ports import ChatMessage, StepResult
+from headrace.core.request import Grammar
 
 _MASK = (1 << 62) - 1
 _EMPTY = -1
@@ -145,3 +147,6 @@ class ScriptedTokenizer:
 
     def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
         return "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant: "
+
+    def check_grammar(self, grammar: Grammar) -> None:
+        raise BadInput(f"structured outputs ({grammar.kind}) are not supported yet")

@@ -21,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from headrace.core.errors import BadInput, ModelUnusable
 from headrace.core.ports import ChatMessage
+from headrace.core.request import Grammar
 from headrace.executor.models import ModelFiles
 
 _MOST_STEPS = 300_000  # lines of the template's Python; real ones take some dozen a message
@@ -74,6 +75,9 @@ class OpenVinoTokenizer:
 
     def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
         return self._template.render(messages)
+
+    def check_grammar(self, grammar: Grammar) -> None:
+        raise BadInput(f"structured outputs ({grammar.kind}) are not supported yet")
 
 
 class _ChatTemplate:

@@ -16,7 +16,7 @@ from multiprocessing.context import SpawnProcess
 
 from headrace.core.errors import EngineDied, HeadraceError
 from headrace.core.output import Output
-from headrace.core.request import Request
+from headrace.core.request import FinishReason, Request
 from headrace.net.engine_process import Recipe, how_it_ended, start_engine_process
 from headrace.net.messages import (
     LENGTH_BYTES,
@@ -58,6 +58,8 @@ class Stream:
         else:
             last = self._outputs[-1]
             last.token_ids += output.token_ids
+            if last.logprobs is not None and output.logprobs is not None:
+                last.logprobs += output.logprobs
             last.finish_reason, last.stop_token_id = output.finish_reason, output.stop_token_id
         self._news.set()
 
@@ -160,6 +162,11 @@ class EngineClient:
             stream = self._streams.get(output.request_id)
             if stream is None:
                 continue  # its listener has left, and the engine had not heard of it yet
+            if output.error is not None:
+                del self._streams[output.request_id]
+                self.metrics.on_ended(stream.record, FinishReason.ERROR)
+                stream.fail(HeadraceError(output.error))
+                continue
             self.metrics.on_output(stream.record, output, step.finished_ns)
             if output.finish_reason is not None:
                 del self._streams[output.request_id]

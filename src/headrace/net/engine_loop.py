@@ -134,7 +134,7 @@ class EngineLoop:
         result = self._executor.run(plan)
         self._take_in(0.0)
         finished_ns = self._clock()
-        outputs = self._engine.finish(plan, result.token_ids, finished_ns)
+        outputs = self._engine.finish(plan, result, finished_ns)
         self._forget_ended()
         self._channel.send(
             Step(

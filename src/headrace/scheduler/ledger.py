@@ -34,7 +34,8 @@ class KVLedger:
 
         The last token's logits are needed, so a prompt that is known whole computes its last block anew.
         """
-        if not self._shares_prefixes:
+        # The log probabilities of a prompt come only with computing all of it.
+        if not self._shares_prefixes or work.request.sampling.num_prompt_logprobs is not None:
             return []
         most = (work.num_tokens - 1) // self._block_size
         if not work.num_preemptions and work.sharable_blocks < most:

@@ -272,8 +272,9 @@ class Scheduler:
     def _start(self, work: Work, start: int, tokens: int, plan: Plan) -> None:
         if work.status is Status.WAITING:  # a resumed request's look-up is not counted: vLLM's metric
             work.num_cached_tokens = start
-            self.prefix_cache_queries += work.num_tokens
-            self.prefix_cache_hits += start
+            if work.request.sampling.num_prompt_logprobs is None:  # those do not look
+                self.prefix_cache_queries += work.num_tokens
+                self.prefix_cache_hits += start
         work.status = Status.RUNNING
         self.running.append(work)
         plan.admitted.append(work)

@@ -16,6 +16,7 @@ from headrace.core.cost import CostModel, StepShape, shape_of
 from headrace.core.errors import HeadraceError
 from headrace.core.output import Output
 from headrace.core.plan import Plan
+from headrace.core.ports import StepResult
 from headrace.core.request import Request
 from headrace.core.settings import Settings
 from headrace.engine.engine import Engine
@@ -88,7 +89,7 @@ class Replica:
         step = len(self.step_ends_ns)
         self.step_ends_ns.append(now_ns)
         tokens = [UNDRAWN_TOKEN if chunk.samples else None for chunk in plan.chunks]
-        for output in self.engine.finish(plan, tokens, now_ns):
+        for output in self.engine.finish(plan, StepResult(tokens), now_ns):
             self._note(output, step)
         self.engine.take_ended()
 
