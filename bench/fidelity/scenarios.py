@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.exchange import Arrival, Ask
-from headrace.core.ports import ChatMessage, Tokenizer
+from headrace.core.ports import Chat, ChatMessage, Tokenizer
 from headrace.workload.trace import TraceRequest
 from headrace.workload.words import WORDS
 
@@ -115,7 +115,7 @@ def as_trace(arrivals: Sequence[Arrival], tokenizer: Tokenizer, block_size: int)
     traced: list[TraceRequest] = []
     for arrival in arrivals:
         ask = arrival.ask
-        prompt = tokenizer.apply_chat_template([ChatMessage("user", ask.prompt)])
+        prompt = tokenizer.apply_chat_template(Chat((ChatMessage("user", ask.prompt),)))
         tokens = tuple(tokenizer.encode(prompt))
         ends = range(block_size, len(tokens) + 1, block_size)
         traced.append(

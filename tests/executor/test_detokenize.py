@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.ports import ChatMessage, Tokenizer
+from headrace.core.ports import Chat, Tokenizer
 from headrace.core.request import Grammar
 from headrace.executor.detokenize import IncrementalDetokenizer
 from headrace.executor.scripted import ScriptedTokenizer
@@ -32,7 +32,12 @@ class SentencePieceLike:
     def piece(self, token: int) -> bytes:
         return bytes((token,)) if token < 256 else self.words[token - 256].replace("▁", " ").encode()
 
-    def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
+    takes_tools = False
+
+    def token_bytes(self, token_id: int) -> bytes:
+        raise NotImplementedError
+
+    def apply_chat_template(self, chat: Chat) -> str:
         raise NotImplementedError
 
     def check_grammar(self, grammar: Grammar) -> None:

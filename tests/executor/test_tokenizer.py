@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import BadInput
-from headrace.core.ports import ChatMessage
+from headrace.core.ports import Chat, ChatMessage
 from headrace.executor import convert
 from headrace.executor.models import ModelFiles
 from headrace.executor.tokenizer import OpenVinoTokenizer, _ChatTemplate
 from tests.executor.prompts import PROMPTS
 
-HELLO = [ChatMessage("user", "Hello")]
+HELLO = Chat((ChatMessage("user", "Hello"),))
 model = [pytest.mark.slow, pytest.mark.model]
 
 
-def render(source: str, messages: list[ChatMessage] = HELLO) -> str:
-    return _ChatTemplate(source, "<s>", "</s>").render(messages)
+def render(source: str, chat: Chat = HELLO) -> str:
+    return _ChatTemplate(source, "<s>", "</s>").render(chat)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,48 @@ def test_a_template_knows_what_such_templates_expect() -> None:
     assert len(render("{{ strftime_now('%Y-%m-%d') }}")) == 10
 
 
+TOOLS = (
+    "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ m.tool_calls | default([]) | tojson }}[end]"
+    "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}{{ mood }}"
+)
+
+
+def test_a_template_that_asks_for_tools_is_known_and_gets_them() -> None:
+    chat = Chat(
+        (ChatMessage("assistant", "", {"tool_calls": [{"function": {"arguments": {"a": 1}}}]}),),
+        tools=({"type": "function"},),
+    )
+    assert _ChatTemplate(TOOLS, "", "").takes_tools
+    assert not _ChatTemplate("{{ messages }}", "", "").takes_tools
+    assert render(TOOLS, chat) == (
+        '{"type": "function"}\n[assistant][{"function": {"arguments": {"a": 1}}}][end][assistant]'
+    )
+
+
+def test_a_caller_s_names_reach_the_template_but_never_replace_its_own() -> None:
+    chat = Chat(HELLO.messages, template_kwargs={"mood": "calm", "messages": [], "bos_token": "x"})
+    assert render(TOOLS, chat) == "[user]Hello[][end][assistant]calm"
+
+
+def test_the_final_message_can_be_left_open() -> None:
+    chat = Chat((ChatMessage("assistant", " Once upon "),), continue_final_message=True)
+    assert render("[{{ messages[-1].content }}][end]", chat) == "[ Once upon "
+    assert render("[{{ messages[-1].content | trim }}][end]", chat) == "[Once upon"
+    with pytest.raises(BadInput, match="cannot be continued"):
+        render("nothing", chat)
+
+
 @pytest.mark.slow
 @pytest.mark.model
 class TestBuiltIn:
+    def test_the_bytes_of_tokens_make_up_the_text(self, tokenizer: OpenVinoTokenizer) -> None:
+        for text in PROMPTS:
+            assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()
+        assert tokenizer.token_bytes(2) == b"<|im_end|>"
+        assert tokenizer.token_bytes(49_152) == b""
+        assert not tokenizer.takes_tools
+
     def test_text_survives_and_nothing_is_added(self, tokenizer: OpenVinoTokenizer) -> None:
         for text in PROMPTS:
             assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
@@ -89,7 +128,8 @@ class TestBuiltIn:
         assert tokenizer.decode([19556, 49_152, -1, 1 << 70]) == "Hello"
 
     def test_the_chat_template_is_the_model_s_own(self, tokenizer: OpenVinoTokenizer) -> None:
-        assert tokenizer.apply_chat_template([ChatMessage("system", "Be brief."), *HELLO]) == (
+        brief = Chat((ChatMessage("system", "Be brief."), *HELLO.messages))
+        assert tokenizer.apply_chat_template(brief) == (
             "<|im_start|>system\nBe brief.<|im_end|>\n"
             "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
         )

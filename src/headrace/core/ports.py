@@ -1,8 +1,8 @@
 """The seams: what other parts promise, so that the pure ones need not know them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from headrace.core.measurement import Measurement
 from headrace.core.output import TokenLogprobs
@@ -43,7 +43,23 @@ class Executor(Protocol):
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     role: str
-    content: str
+    content: str = field(repr=False)
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """What only templates look at: `tool_calls`, `tool_call_id`, `name`, `reasoning`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation, and how its template is to be filled in."""
+
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Functions that the model may call, in OpenAI's shape."""
+    add_generation_prompt: bool = True
+    """End with the opening of the assistant's next turn."""
+    continue_final_message: bool = False
+    """Leave the last message open, for the model to go on with."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class Tokenizer(Protocol):
@@ -63,8 +79,17 @@ class Tokenizer(Protocol):
         """Text of `token_ids`; an unfinished character at the end shows as U+FFFD."""
         ...
 
-    def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
-        """The prompt for the assistant's next turn. Raises `BadInput` where the template refuses."""
+    def token_bytes(self, token_id: int) -> bytes:
+        """What `token_id` adds to a text, in UTF-8: perhaps half a character. Special tokens as written."""
+        ...
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template tells the model of tools."""
+        ...
+
+    def apply_chat_template(self, chat: Chat) -> str:
+        """The prompt. Raises `BadInput` where the template refuses."""
         ...
 
     def check_grammar(self, grammar: Grammar) -> None:

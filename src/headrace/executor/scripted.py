@@ -6,6 +6,7 @@ up to that token, as real keys and values do: a block table that names a wrong, 
 or unfinished block is found out at once, where a real model would merely talk nonsense.
 """
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import BadInput
 from headrace.core.plan import Chunk, Plan, Status, Work
-from headrace.core.ports import ChatMessage, StepResult
+from headrace.core.ports import Chat, StepResult
 from headrace.core.request import Grammar
 
 _MASK = (1 << 62) - 1
@@ -145,8 +146,19 @@ class ScriptedTokenizer:
         ]
         return b"".join(pieces).decode("utf-8", "replace")
 
-    def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
-        return "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant: "
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"<|end|>" if token_id == self.eos_token_id else bytes((token_id,))
+
+    takes_tools = True
+
+    def apply_chat_template(self, chat: Chat) -> str:
+        tools = f"tools: {json.dumps(chat.tools)}\n" if chat.tools else ""
+        turns = "\n".join(
+            " ".join((f"{turn.role}:", turn.content, *map(json.dumps, turn.more.values())))
+            for turn in chat.messages
+        )
+        end = "" if chat.continue_final_message else "\nassistant: " * chat.add_generation_prompt
+        return tools + turns + end
 
     def check_grammar(self, grammar: Grammar) -> None:
         raise BadInput(f"structured outputs ({grammar.kind}) are not supported yet")

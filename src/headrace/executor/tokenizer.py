@@ -15,12 +15,13 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.meta
 import openvino_genai
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from headrace.core.errors import BadInput, ModelUnusable
-from headrace.core.ports import ChatMessage
+from headrace.core.ports import Chat
 from headrace.core.request import Grammar
 from headrace.executor.models import ModelFiles
 
@@ -34,12 +35,14 @@ class OpenVinoTokenizer:
         self._lock = threading.Lock()
         try:
             self._tokenizer = openvino_genai.Tokenizer(str(files.folder))
-            self._vocab_size = max(self._tokenizer.get_vocab().values()) + 1
+            vocab = self._tokenizer.get_vocab()
         except (RuntimeError, ValueError) as error:
             raise ModelUnusable(
                 f"OpenVINO cannot read the tokenizer of {files.name} ({files.folder}): {_last_line(error)}",
                 "if the folder may be damaged, remove it and convert or export the model again",
             ) from error
+        self._vocab_size = max(vocab.values()) + 1
+        self._token_bytes = {token_id: _as_bytes(text) for text, token_id in vocab.items()}
         self._template = _ChatTemplate(
             self._tokenizer.get_original_chat_template() or self._tokenizer.chat_template,
             self._tokenizer.get_bos_token(),
@@ -73,8 +76,15 @@ class OpenVinoTokenizer:
         with self._lock:
             return self._tokenizer.decode(known, skip_special_tokens=skip_special_tokens)
 
-    def apply_chat_template(self, messages: Sequence[ChatMessage]) -> str:
-        return self._template.render(messages)
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._token_bytes.get(token_id, b"")
+
+    @property
+    def takes_tools(self) -> bool:
+        return self._template.takes_tools
+
+    def apply_chat_template(self, chat: Chat) -> str:
+        return self._template.render(chat)
 
     def check_grammar(self, grammar: Grammar) -> None:
         raise BadInput(f"structured outputs ({grammar.kind}) are not supported yet")
@@ -85,6 +95,7 @@ class _ChatTemplate:
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._template: jinja2.Template | None = None
         self._fault = "the model has no chat template"
+        self.takes_tools = False
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
         )
@@ -92,21 +103,45 @@ class _ChatTemplate:
         if source:
             try:
                 self._template = environment.from_string(source, globals=_functions())
+                variables = jinja2.meta.find_undeclared_variables(environment.parse(source))
+                self.takes_tools = "tools" in variables
             except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
                 self._fault = f"the model's chat template is broken: {_last_line(error)}"
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
+    def render(self, chat: Chat) -> str:
+        """As the `transformers` library fills in templates. Its own names go before a caller's."""
         if self._template is None:
             raise BadInput(self._fault, "send the prompt as text, to /v1/completions")
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        turns = [{"role": turn.role, "content": turn.content, **turn.more} for turn in chat.messages]
+        known = {
+            **chat.template_kwargs,
+            **self._tokens,
+            "messages": turns,
+            "tools": [*chat.tools] or None,
+            "add_generation_prompt": chat.add_generation_prompt,
+        }
         try:
             with _Steps(_MOST_STEPS):
-                return self._template.render(messages=turns, add_generation_prompt=True, **self._tokens)
+                text = self._template.render(known)
         except Exception as error:  # a template is a program: it can fail in any way
             raise BadInput(
                 f"the model's chat template refuses these messages: {_last_line(error)}",
                 "check roles and their order; some models take no system message",
             ) from error
+        return _left_open(text, chat.messages[-1].content) if chat.continue_final_message else text
+
+
+def _left_open(text: str, last: str) -> str:
+    """`text` up to the end of the last message. Templates may strip it, or drop it."""
+    place = text.rfind(last.strip())
+    if place < 0:
+        raise BadInput(
+            "the model's chat template changes or drops the final message, so it cannot be continued",
+            "set continue_final_message to false",
+        )
+    unstripped = last.lstrip()
+    kept = unstripped if text.startswith(unstripped, place) else last.strip()
+    return text[: place + len(kept)]
 
 
 class _Steps:
@@ -145,6 +180,11 @@ def _to_json(value: object, indent: int | None = None) -> str:
 
 def _strftime_now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    """A vocabulary's key: bytes, or text where all keys of the vocabulary are whole characters."""
+    return text if isinstance(text, bytes) else text.encode()
 
 
 def _last_line(error: BaseException) -> str:

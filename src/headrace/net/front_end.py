@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from headrace.core.errors import BadInput, NeverFits, UnknownModel
 from headrace.core.output import Output
-from headrace.core.ports import ChatMessage, Tokenizer
+from headrace.core.ports import Chat, ChatMessage, Tokenizer
 from headrace.core.request import Request
 from headrace.executor.detokenize import IncrementalDetokenizer
 from headrace.net.engine_client import EngineClient, Stream
@@ -116,7 +116,7 @@ class FrontEnd:
             return tuple(self._tokenizer.encode(prompt))
         messages = [item for item in prompt if isinstance(item, ChatMessage)]
         if messages:
-            return tuple(self._tokenizer.encode(self._tokenizer.apply_chat_template(messages)))
+            return tuple(self._tokenizer.encode(self._tokenizer.apply_chat_template(Chat(tuple(messages)))))
         token_ids = tuple(item for item in prompt if isinstance(item, int))
         size = self._tokenizer.vocab_size
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < size:
