@@ -17,6 +17,8 @@ from headrace.core.plan import Plan
 from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import SchedulingPolicy, Settings
 
+VLLM_POLICIES = (SchedulingPolicy.FCFS, SchedulingPolicy.PRIORITY)
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -130,7 +132,7 @@ def _make_settings(rng: random.Random) -> Settings:
         enable_chunked_prefill=chunked,
         enable_prefix_caching=rng.random() < 0.7,
         long_prefill_token_threshold=rng.choice([0, 0, 1, 5, 16, 40]),
-        scheduling_policy=rng.choice(list(SchedulingPolicy)),
+        scheduling_policy=rng.choice(VLLM_POLICIES),
         scheduler_reserve_full_isl=rng.random() < 0.7,
         watermark=rng.choice([0.0, 0.0, 0.05, 0.3]),
         async_scheduling=rng.random() < 0.5,

@@ -27,6 +27,7 @@ class BudgetOptions(TypedDict):
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
     scheduling_policy: str
+    slo: tuple[str, ...]
     scheduler_reserve_full_isl: bool
     watermark: float
     kv_cache_memory_bytes: int | None
@@ -54,7 +55,7 @@ class Said:
 
 STEP_BUDGETS = (
     *("max_num_batched_tokens", "max_num_seqs", "long_prefill_token_threshold"),
-    *("enable_chunked_prefill", "scheduling_policy"),
+    *("enable_chunked_prefill", "scheduling_policy", "slo"),
 )
 """For sections of a help page."""
 
@@ -88,7 +89,15 @@ _SAME_EVERYWHERE = (
         type=click.Choice([policy.value for policy in SchedulingPolicy]),
         default=SchedulingPolicy.FCFS.value,
         show_default=True,
-        help="Who is next: by arrival, or by the request's priority (smaller first).",
+        help="Who comes first: by arrival; by the request's priority, smaller first; least prompt left; "
+        "least slack to its goal. The last two are not vLLM's, and nobody starves (docs/policies.md).",
+    ),
+    click.option(
+        "--slo",
+        multiple=True,
+        metavar="GOAL",
+        help='Goal of a class, for the policy slo: "chat: ttft 500ms, itl 60ms". May be given several times; '
+        "without a class it is everybody else's.  [default: ttft 500ms + 2ms/token, itl 200ms]",
     ),
     click.option(
         "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
@@ -173,6 +182,7 @@ def flags_of(options: BudgetOptions, model_max_len: int, defaults: Limits) -> Fl
         enable_chunked_prefill=options["enable_chunked_prefill"],
         enable_prefix_caching=options["enable_prefix_caching"],
         scheduling_policy=SchedulingPolicy(options["scheduling_policy"]),
+        slo="; ".join(options["slo"]),
         scheduler_reserve_full_isl=options["scheduler_reserve_full_isl"],
         watermark=options["watermark"],
         block_size=options["block_size"],

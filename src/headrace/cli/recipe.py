@@ -44,6 +44,7 @@ class Flags:
     block_size: int | None
     kv_cache_memory_bytes: int | None
     num_gpu_blocks_override: int | None
+    slo: str = ""
     kv_cache_dtype: str = KvCacheDtype.AUTO.value
 
     def settings(self, num_gpu_blocks: int, block_size: int) -> Settings:
@@ -58,6 +59,7 @@ class Flags:
             enable_prefix_caching=self.enable_prefix_caching,
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             scheduling_policy=self.scheduling_policy,
+            slo=self.slo,
             scheduler_reserve_full_isl=self.scheduler_reserve_full_isl,
             watermark=self.watermark,
         )

@@ -95,3 +95,5 @@ class Request:
     """Smaller runs first; only the `priority` policy looks."""
     cache_salt: str = ""
     """Requests share prefix blocks only with requests of the same salt."""
+    request_class: str = ""
+    """Whose goals are its own; only the `slo` policy looks."""

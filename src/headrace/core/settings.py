@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.core.errors import BadInput
+from headrace.core.slo import parse_goals
 
 
 class SchedulingPolicy(StrEnum):
-    """Who is next in the waiting queue."""
+    """Who comes first. The first two are vLLM's and order the waiting queue only."""
 
     FCFS = "fcfs"
     PRIORITY = "priority"
+    SHORTEST = "shortest"
+    """Least prompt left to compute; running prompts pause for shorter ones."""
+    SLO = "slo"
+    """Least slack to the goal of its class; prompts leave room for the decodes' goal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,8 @@ class Settings:
     long_prefill_token_threshold: int = 0
     """Most tokens of one prompt in one step; 0 means no cap. Not applied to a lone request."""
     scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
+    slo: str = ""
+    """Goals of classes of requests for the policy `slo`, as `core.slo.parse_goals` reads them."""
     scheduler_reserve_full_isl: bool = True
     """Admit only when the whole prompt fits into the free blocks, not just its first chunk."""
     async_scheduling: bool = False
@@ -67,6 +74,12 @@ class Settings:
                 f"long_prefill_token_threshold ({self.long_prefill_token_threshold}) must lie between 0 "
                 f"and max_model_len ({self.max_model_len})",
                 "0 turns the cap off",
+            )
+        parse_goals(self.slo)
+        if self.slo and self.scheduling_policy is not SchedulingPolicy.SLO:
+            raise BadInput(
+                f"slo is {self.slo!r}, and the scheduling policy {self.scheduling_policy.value} has no goals",
+                "--scheduling-policy slo",
             )
         if not 0.0 <= self.watermark < 1.0:
             raise BadInput(f"watermark is {self.watermark}; it is a share of the pool, in [0, 1)")

@@ -15,7 +15,7 @@ from headrace.core.request import FinishReason, Request
 from headrace.core.settings import Settings
 from headrace.engine.accounts import Accounts
 from headrace.scheduler.hashes import PrefixHashes
-from headrace.scheduler.scheduler import Scheduler
+from headrace.scheduler.ranked import make_scheduler
 from headrace.scheduler.stretch import quiet_steps, skip
 
 
@@ -25,7 +25,7 @@ class Engine:
     def __init__(self, settings: Settings, hashes: PrefixHashes | None = None) -> None:
         """`hashes` say which KV blocks are the same; by default the tokens do."""
         self.settings = settings
-        self._scheduler = Scheduler(settings, hashes)
+        self._scheduler = make_scheduler(settings, hashes)
         self._accounts = Accounts()
         self._steps = 0
         self._tokens_computed = 0
@@ -60,6 +60,7 @@ class Engine:
         if not self._scheduler.works:
             return None
         self._accounts.settle(now_ns)
+        self._scheduler.now_ns = now_ns
         plan = self._schedule_chunks(now_ns)
         if plan is not None:
             self._steps += 1
@@ -68,6 +69,7 @@ class Engine:
     def finish(self, plan: Plan, result: StepResult, now_ns: int) -> list[Output]:
         """Book what the step computed. Works that were cancelled in between are passed over."""
         self._accounts.settle(now_ns)
+        self._scheduler.now_ns = now_ns
         outputs = self._scheduler.update(plan, result.token_ids)
         if self._accounts.await_tokens:
             for output in outputs:
@@ -102,6 +104,7 @@ class Engine:
         The state is what as many calls of `plan` and `finish` would have left; no outputs are made.
         """
         self._accounts.settle(now_ns)
+        self._scheduler.now_ns = now_ns
         skip(self._scheduler, steps)
         self._steps += steps
         self._tokens_computed += steps * len(self._scheduler.running)

@@ -104,6 +104,7 @@ class FrontEnd:
             handed_ns=time.monotonic_ns(),
             priority=asked.priority,
             cache_salt=asked.cache_salt,
+            request_class=_request_class(asked),
         )
         return Generation(self.engine, request, asked, self._tokenizer)
 
@@ -122,6 +123,13 @@ class FrontEnd:
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < size:
             raise BadField("prompt", f"the prompt has token ids outside of the vocabulary of {size} tokens")
         return token_ids
+
+
+def _request_class(asked: Asked) -> str:
+    """Whose goals (`--slo`) hold: OpenAI's field for it, or else the name that the model was asked by."""
+    if asked.service_tier in {None, "auto", "default"}:
+        return asked.model or ""
+    return asked.service_tier
 
 
 def _visible(output: Output) -> list[int]:

@@ -58,6 +58,7 @@ class Asked:
     stop: tuple[str, ...]
     stop_token_ids: frozenset[int]
     priority: int
+    service_tier: str | None
     cache_salt: str
     stream: bool
     include_usage: bool
@@ -104,6 +105,7 @@ class _Body(msgspec.Struct, kw_only=True):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     priority: int | None = None
+    service_tier: str | None = None
     cache_salt: str | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
@@ -268,6 +270,7 @@ def _asked(body: _Body, prompt: Prompt, max_tokens: int | None) -> Asked:
         stop=_stops(body.stop),
         stop_token_ids=_stop_token_ids(body.stop_token_ids or ()),
         priority=_within("priority", body.priority or 0, -LARGEST_INT, LARGEST_INT),
+        service_tier=body.service_tier,
         cache_salt=_cache_salt(body.cache_salt),
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),

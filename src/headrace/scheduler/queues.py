@@ -103,4 +103,6 @@ class PriorityQueue:
 
 
 def make_queue(policy: SchedulingPolicy) -> WaitingQueue:
+    """The queue of a policy of vLLM's."""
+    assert policy in {SchedulingPolicy.FCFS, SchedulingPolicy.PRIORITY}, f"{policy}: use make_scheduler"
     return FcfsQueue() if policy is SchedulingPolicy.FCFS else PriorityQueue()

@@ -26,18 +26,28 @@ from headrace.core.request import FinishReason, Request
 from headrace.core.settings import SchedulingPolicy, Settings
 from headrace.scheduler.hashes import PrefixHashes, TokenHashes
 from headrace.scheduler.ledger import KVLedger
-from headrace.scheduler.queues import make_queue
+from headrace.scheduler.queues import WaitingQueue, make_queue
 
 
 class Scheduler:
     """Queues, block tables and the rules. Knows no clock: whoever drives it says what happened."""
 
-    def __init__(self, settings: Settings, hashes: PrefixHashes | None = None) -> None:
-        """`hashes` say which blocks are the same; by default the tokens do."""
+    def __init__(
+        self,
+        settings: Settings,
+        hashes: PrefixHashes | None = None,
+        waiting: WaitingQueue | None = None,
+    ) -> None:
+        """`hashes` say which blocks are the same; by default the tokens do.
+
+        Without a queue of its own it decides as vLLM does (scheduler/ranked.py makes the others).
+        """
         self.settings = settings
         self.ledger = KVLedger(settings, hashes or TokenHashes(settings.block_size))
         self.running: list[Work] = []
-        self.waiting = make_queue(settings.scheduling_policy)
+        self.waiting = make_queue(settings.scheduling_policy) if waiting is None else waiting
+        self.now_ns = 0
+        """Set by whoever drives it, before each call. vLLM's policies do not look at it."""
         self.works: dict[str, Work] = {}
         self.num_preemptions = 0
         self.prefix_cache_queries = 0  # tokens looked up at first admission
@@ -54,7 +64,7 @@ class Scheduler:
         work.sharable_blocks = self.ledger.sharable_blocks(work)
         self._arrivals += 1
         self.works[request.request_id] = work
-        if not self.waiting or self.settings.scheduling_policy is SchedulingPolicy.PRIORITY:
+        if not self.waiting or self.settings.scheduling_policy is not SchedulingPolicy.FCFS:
             self.queue_stands = False  # there may be a new head
         self.waiting.push(work)
         return work
@@ -66,11 +76,7 @@ class Scheduler:
         cap = self.settings.long_prefill_token_threshold
         if len(self.running) + len(self.waiting) <= 1:
             cap = 0  # nobody to protect from a lone request
-        budget = self._serve_running(plan, cap)
-        if plan.preempted:
-            plan.queue_stopped_by = Cause.KV  # what a victim gave up is not for newcomers
-        else:
-            budget = self._admit_waiting(plan, budget, cap)
+        budget = self._fill(plan, cap)
         # A head stopped by tokens or by a step in flight may pass in the next step; slots and blocks
         # come back only when a request ends or gives way.
         self.queue_stands = not plan.preempted and plan.queue_stopped_by in {Cause.SLOTS, Cause.KV}
@@ -154,6 +160,14 @@ class Scheduler:
             assert work.num_tokens == len(work.token_ids) < self.settings.max_model_len + 1, f"{work}: length"
         assert all(work.status is Status.RUNNING for work in self.running), "a stranger among the running"
 
+    def _fill(self, plan: Plan, cap: int) -> int:
+        """Give tokens to the running, then to newcomers. Returns the tokens left."""
+        budget = self._serve_running(plan, cap)
+        if plan.preempted:
+            plan.queue_stopped_by = Cause.KV  # what a victim gave up is not for newcomers
+            return budget
+        return self._admit_waiting(plan, budget, cap)
+
     def _serve_running(self, plan: Plan, cap: int) -> int:
         """A chunk for each running request, oldest admission first. Returns the tokens left."""
         running, chunks = self.running, plan.chunks
@@ -183,7 +197,7 @@ class Scheduler:
             budget -= tokens
             index += 1
         if index < len(running):
-            _name_the_starved(plan, running, stopped_by)
+            name_the_starved(plan, running, stopped_by)
         return budget
 
     def _compute(self, work: Work, start: int, tokens: int, plan: Plan) -> None:
@@ -301,7 +315,8 @@ class Scheduler:
         self._ended.append(work)
 
 
-def _name_the_starved(plan: Plan, running: list[Work], stopped_by: Cause) -> None:
+def name_the_starved(plan: Plan, running: list[Work], stopped_by: Cause) -> None:
+    """Write down which of the running got nothing although they could use a token, and why."""
     served = {chunk.work.arrival for chunk in plan.chunks}
     plan.starved = [
         work

@@ -134,6 +134,7 @@ def _arrive(run: _Run, number: int, at_ns: int) -> int:
         arrived_ns=at_ns,
         handed_ns=at_ns,
         priority=traced.priority,
+        request_class=traced.request_class,
     )
     life = Life(at_ns, traced, [])
     run.lives.append(life)
