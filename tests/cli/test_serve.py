@@ -35,6 +35,7 @@ OPTIONS: Options = {
     "enable_chunked_prefill": True,
     "enable_prefix_caching": True,
     "scheduling_policy": "fcfs",
+    "slo": (),
     "scheduler_reserve_full_isl": True,
     "watermark": 0.0,
     "kv_cache_memory_bytes": None,

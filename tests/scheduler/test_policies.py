@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.core.output import FirstToken
 from headrace.core.plan import Plan
+from headrace.core.ports import StepResult
 from headrace.core.settings import SchedulingPolicy
 from headrace.engine.engine import Engine
 from tests.traces import Trace, make_ending_trace
@@ -28,8 +29,10 @@ class Played:
 
 
 def trace_for(policy: SchedulingPolicy, seed: int) -> Trace:
+    """With goals that some miss: a step takes a microsecond and more."""
     trace = make_ending_trace(seed)
-    return replace(trace, settings=replace(trace.settings, scheduling_policy=policy))
+    slo = "ttft 20us, itl 3us" if policy is SchedulingPolicy.SLO else ""
+    return replace(trace, settings=replace(trace.settings, scheduling_policy=policy, slo=slo))
 
 
 def play(trace: Trace) -> Played:
@@ -52,7 +55,7 @@ def play(trace: Trace) -> Played:
         if in_flight and (plan is None or len(in_flight) == trace.settings.steps_in_flight):
             oldest = in_flight.popleft()
             now += 1_000 + 37 * oldest.num_scheduled_tokens
-            for output in engine.finish(oldest, trace.answers(oldest), now):
+            for output in engine.finish(oldest, StepResult(trace.answers(oldest)), now):
                 if output.first:
                     assert output.request_id not in played.billed, "one request, one bill"
                     played.billed[output.request_id] = output.first
@@ -108,14 +111,3 @@ def test_two_runs_in_one_process_decide_the_same(policy: SchedulingPolicy, seed:
     first, again = play(trace_for(policy, seed)), play(trace_for(policy, seed))
     assert first.decisions == again.decisions
     assert repr(first.billed) == repr(again.billed)
-
-
-@EVERY_POLICY
-@given(SEEDS)
-def test_while_blocks_last_every_answer_gets_a_token_in_every_step(
-    policy: SchedulingPolicy, seed: int
-) -> None:
-    trace = trace_for(policy, seed)
-    roomy = replace(trace.settings, num_gpu_blocks=25 * 256 + 1, max_num_batched_tokens=512)
-    played = play(replace(trace, settings=roomy))
-    assert played.engine.stats().preemptions == 0

@@ -127,9 +127,8 @@ class FrontEnd:
 
 def _request_class(asked: Asked) -> str:
     """Whose goals (`--slo`) hold: OpenAI's field for it, or else the name that the model was asked by."""
-    if asked.service_tier in {None, "auto", "default"}:
-        return asked.model or ""
-    return asked.service_tier
+    tier = asked.service_tier
+    return (asked.model or "") if tier is None or tier in {"auto", "default"} else tier
 
 
 def _visible(output: Output) -> list[int]:
