@@ -5,6 +5,7 @@ import pytest
 from headrace.core.plan import Chunk, Plan, Status
 from headrace.core.ports import Executor
 from headrace.core.request import SamplingParams
+from headrace.executor.paged import PagedExecutor
 from headrace.executor.scripted import ScriptedExecutor
 from tests.executor.driving import answer, append, chunks_of, greedy, step, work
 
@@ -19,7 +20,8 @@ REAL = pytest.param("paged", marks=[pytest.mark.model, pytest.mark.slow])
 def executor(request: pytest.FixtureRequest) -> Executor:
     if request.param == "scripted":
         return ScriptedExecutor(num_blocks=64)
-    return request.getfixturevalue("paged")
+    # Its own: works of other tests are never forgotten, and names come again.
+    return PagedExecutor(request.getfixturevalue("paged").model, num_blocks=64)
 
 
 def test_an_empty_plan_gives_no_tokens(executor: Executor) -> None:
@@ -116,3 +118,52 @@ def test_forgetting_is_allowed_for_any_work_at_any_time(executor: Executor) -> N
     never_run = work("never", PROMPT, greedy(2), BLOCKS)
     executor.forget(never_run)
     executor.forget(never_run)
+
+
+CHOOSY = SamplingParams(
+    6,
+    temperature=0.8,
+    seed=5,
+    repetition_penalty=1.5,
+    presence_penalty=1.0,
+    frequency_penalty=0.5,
+    logit_bias=((97, 3.0),),
+    bad_words=((101,), (97, 98)),
+    min_tokens=2,
+    eos_token_id=32,
+    num_logprobs=3,
+)
+
+
+def test_a_choosy_work_goes_on_after_a_preemption_as_if_nothing_had_happened(executor: Executor) -> None:
+    expected = answer(executor, work("calm", PROMPT, CHOOSY, BLOCKS), 6)
+    moved = work("moved", PROMPT, CHOOSY, ELSEWHERE)
+    before = answer(executor, moved, 3)
+    executor.forget(moved)  # whatever was kept is gone as well
+    moved.block_ids = list(OTHERS)
+    assert before + answer(executor, moved, 3) == expected
+    assert not {101} & set(expected)
+
+
+def test_penalties_and_biases_change_the_answer_of_their_own_work_only(executor: Executor) -> None:
+    plain = answer(executor, work("plain", PROMPT, greedy(1), BLOCKS), 1)[0]
+    banned = SamplingParams(1, temperature=0.0, logit_bias=((plain, -1000.0),))
+    here, there = work("a", PROMPT, banned, ELSEWHERE), work("b", PROMPT, greedy(1), OTHERS)
+    first, second = step(executor, Chunk(here, 0, 70, samples=True), Chunk(there, 0, 70, samples=True))
+    assert first != plain
+    assert second == plain
+
+
+def test_log_probabilities_come_to_the_places_of_those_who_asked(executor: Executor) -> None:
+    asks = SamplingParams(4, temperature=0.0, num_logprobs=4)
+    mid = Chunk(work("mid", PROMPT, asks, BLOCKS), 0, 30, samples=False)
+    plain = Chunk(work("plain", PROMPT, greedy(4), ELSEWHERE), 0, 70, samples=True)
+    asking = Chunk(work("asks", OTHER, asks, OTHERS), 0, 45, samples=True)
+    result = executor.run(Plan(chunks=[mid, plain, asking]))
+    assert result.logprobs is not None
+    assert list(result.logprobs) == [2]
+    found = result.logprobs[2]
+    assert (found.token_id, found.rank) == (result.token_ids[2], 1)
+    assert found.top[0] == (found.token_id, found.logprob)
+    assert len(found.top) == 4
+    assert [logprob for _, logprob in found.top] == sorted((p for _, p in found.top), reverse=True)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.core.request import SamplingParams
-from headrace.executor.sampling import sample, uniform
+from headrace.executor.sampling import at_least_the_largest, sample, uniform
 
 VOCABULARY = 1000  # not a multiple of the parts in which a draw searches
 DRAWS = 6000
@@ -22,6 +22,7 @@ def exact(row: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float6
     order = np.argsort(-row.astype(np.float64), kind="stable")
     kept = order[: params.top_k] if params.top_k else order
     weights = np.exp((row[kept].astype(np.float64) - row.max()) / params.temperature)
+    weights *= weights >= params.min_p
     weights /= weights.sum()
     fewest = int(np.searchsorted(weights.cumsum(), params.top_p)) + 1 if params.top_p < 1 else kept.size
     probabilities = np.zeros(row.size)
@@ -43,6 +44,7 @@ def draws(row: NDArray[np.float32], params: SamplingParams) -> NDArray[np.int64]
         SamplingParams(1, temperature=2.0, top_k=40, seed=3),
         SamplingParams(1, temperature=1.0, top_p=0.8, seed=4),
         SamplingParams(1, temperature=1.3, top_k=100, top_p=0.9, seed=-5),
+        SamplingParams(1, temperature=1.5, min_p=0.05, top_p=0.95, seed=6),
     ],
 )
 def test_tokens_come_as_often_as_their_probabilities_say(params: SamplingParams) -> None:
@@ -61,12 +63,16 @@ def test_tokens_come_as_often_as_their_probabilities_say(params: SamplingParams)
 
 
 @given(
-    st.integers(0, 50), st.integers(0, 30), st.floats(0.05, 1.0), st.floats(0.1, 3.0), st.integers(0, 1 << 64)
+    st.integers(0, 50),
+    st.integers(0, 30),
+    st.floats(0.05, 1.0),
+    st.floats(0.0, 1.0),
+    st.integers(0, 1 << 64),
 )
-def test_nothing_outside_top_k_and_top_p_is_drawn(
-    table: int, top_k: int, top_p: float, temperature: float, seed: int
+def test_nothing_outside_min_p_top_k_and_top_p_is_drawn(
+    table: int, top_k: int, top_p: float, min_p: float, seed: int
 ) -> None:
-    params = SamplingParams(1, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    params = SamplingParams(1, temperature=2.0, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     row = logits_of(table)[0]
     order = np.argsort(-row)
     probabilities = exact(row, params)
@@ -117,22 +123,19 @@ def test_extreme_temperatures_and_logits_still_give_a_token(temperature: float) 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.9), (3, 0.9)])
 def test_a_forbidden_token_is_not_drawn_however_hot_it_is(top_k: int, top_p: float) -> None:
-    end = VOCABULARY - 1
     for seed in range(20):
-        params = SamplingParams(
-            9, temperature=1e308, top_k=top_k, top_p=top_p, seed=seed, min_tokens=1, eos_token_id=end
-        )
-        (token,) = sample(logits_of(seed), [params], [0])
-        assert 0 <= token < end
+        row = logits_of(seed)
+        row[0, -1] = -np.inf
+        params = SamplingParams(9, temperature=1e308, top_k=top_k, top_p=top_p, seed=seed)
+        (token,) = sample(row, [params], [0])
+        assert 0 <= token < VOCABULARY - 1
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_end_is_not_drawn_before_min_tokens(temperature: float) -> None:
-    row = np.full((1, VOCABULARY), -20.0, np.float32)
-    row[0, [11, 12]] = 9.0
-    row[0, 13] = 2.0
-    params = SamplingParams(
-        9, temperature=temperature, min_tokens=3, eos_token_id=11, stop_token_ids=frozenset({12, 999_999})
-    )
-    assert [sample(row.copy(), [params], [drawn])[0] for drawn in (0, 1, 2)] == [13, 13, 13]
-    assert sample(row.copy(), [params], [3])[0] in {11, 12}
+@given(st.integers(0, 99), st.integers(1, VOCABULARY + 5), st.integers(1, 3 * VOCABULARY))
+def test_the_largest_are_found_with_all_that_equal_the_least_of_them(
+    seed: int, count: int, size: int
+) -> None:
+    row = np.random.default_rng(seed).integers(-9, 9, size).astype(np.float32)
+    row[row < -6] = -np.inf
+    least = np.sort(row)[::-1][: min(count, size)][-1]
+    assert at_least_the_largest(row, count).tolist() == np.flatnonzero(row >= least).tolist()

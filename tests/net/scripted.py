@@ -30,13 +30,14 @@ class Answering:
     """The suspicious scripted executor, saying `answer` and then the end token."""
 
     def __init__(self, settings: Settings, answer: bytes, step_s: float) -> None:
-        self._checked = ScriptedExecutor(settings.num_gpu_blocks, settings.block_size, step_s=step_s)
+        self._checked = ScriptedExecutor(
+            settings.num_gpu_blocks, settings.block_size, step_s=step_s, script=self._next
+        )
         self._answer = answer
 
     def run(self, plan: Plan) -> StepResult:
         result = self._checked.run(plan)
         result.sample_ns = 1000
-        result.token_ids = [self._next(chunk.work) if chunk.samples else None for chunk in plan.chunks]
         return result
 
     def forget(self, work: Work) -> None:

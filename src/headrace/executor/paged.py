@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from headrace.core.errors import ModelUnusable
 from headrace.core.plan import Plan, Work
 from headrace.core.ports import StepResult
-from headrace.core.request import SamplingParams
 from headrace.executor.graph import KvCacheDtype, PagedModel, load, plugin_properties
-from headrace.executor.sampling import sample
+from headrace.executor.sampler import Sampler
 
 __all__ = ["KvCacheDtype", "PagedExecutor", "PagedModel", "load", "plugin_properties"]
 
@@ -29,6 +28,7 @@ class PagedExecutor:
     def __init__(self, model: PagedModel, num_blocks: int) -> None:
         self.model = model
         self.num_blocks = num_blocks
+        self.sampler = Sampler(model.vocab_size)
         self._block_size = model.block_size
         self._request = model.compiled.create_infer_request()
         self._place = {port.any_name: place for place, port in enumerate(model.compiled.inputs)}
@@ -55,12 +55,12 @@ class PagedExecutor:
         forward_ns = time.monotonic_ns()
         result.forward_ns = forward_ns - start_ns
         if sampling:
-            self._draw(plan, sampling, result.token_ids)
+            self.sampler.draw(self.logits(), plan, sampling, result)
             result.sample_ns = time.monotonic_ns() - forward_ns
         return result
 
     def forget(self, work: Work) -> None:
-        """Nothing is kept by work: its blocks are simply written again."""
+        self.sampler.forget(work)
 
     def logits(self) -> NDArray[np.float32]:
         """Of the last step, a row for each chunk that sampled. A view: the next step overwrites it."""
@@ -109,17 +109,6 @@ class PagedExecutor:
 
     def _set(self, name: str, values: NDArray[np.int32] | NDArray[np.int64]) -> None:
         self._request.set_input_tensor(self._place[name], ov.Tensor(values))
-
-    def _draw(self, plan: Plan, sampling: list[int], token_ids: list[int | None]) -> None:
-        params: list[SamplingParams] = []
-        num_outputs: list[int] = []
-        for place in sampling:
-            work = plan.chunks[place].work
-            params.append(work.request.sampling)
-            num_outputs.append(work.num_tokens - work.num_prompt_tokens)
-        drawn = sample(self.logits(), params, num_outputs)
-        for place, token in zip(sampling, drawn, strict=True):
-            token_ids[place] = token
 
 
 def _positions(past: list[int], ends: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -1,13 +1,13 @@
-"""Draws tokens from logits.
+"""Draws tokens from logits, whoever they are for (`sampler.py` knows).
 
-    logits (rows, vocabulary) --greedy, or temperature > top-k > top-p > one uniform number--> token ids
+    logits (rows, vocabulary) --greedy, or temperature > min-p > top-k > top-p > one number--> token ids
 
 vLLM's order of cuts. The number that decides row i depends on its seed and on how many tokens its
 request has produced, on nothing else: not on its neighbours in the batch, nor on a preemption in
 between. There is no generator whose state would have to be kept, saved or replayed.
 
-Greedy rows are taken together. The others go one by one: a row of logits fits into a core's cache
-and a batch does not, so that is also the faster way.
+Greedy rows are taken together. The others go one by one, each vectorised over its vocabulary: a row of
+logits fits into a core's cache and a batch does not, so a batch at once is no faster (docs/log.md).
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,13 @@ _GREEDY_BELOW = 1e-5  # vLLM's; a smaller temperature could only overflow
 _HOTTEST = (
     1e30  # hotter, and its inverse is 0 in 32 bits: 0 times -inf is no number. All are alike long before
 )
-_PART = 256  # of the vocabulary: the draw finds a part first, then the token in it
+_PART = 256  # of the vocabulary: a search finds a part first, then the token in it
 
 Floats = NDArray[np.float32]
 
 
 def sample(logits: Floats, params: Sequence[SamplingParams], num_outputs: Sequence[int]) -> list[int]:
-    """One token a row. `num_outputs[i]` tokens have been drawn for row i's request before.
-
-    Overwrites `logits` where `min_tokens` forbids the end.
-    """
-    for row, (param, drawn) in enumerate(zip(params, num_outputs, strict=True)):
-        if drawn < param.min_tokens:
-            _forbid_end(logits[row], param)
+    """One token a row. `num_outputs[i]` tokens have been drawn for row i's request before."""
     tokens: list[int] = logits.argmax(axis=-1).tolist()
     for row, param in enumerate(params):
         if param.temperature < _GREEDY_BELOW:
@@ -52,13 +46,23 @@ def uniform(seed: int, index: int) -> float:
     return (bits >> 11) * 2.0**-53
 
 
-def _forbid_end(row: Floats, param: SamplingParams) -> None:
-    ends = {*param.stop_token_ids, *(() if param.eos_token_id is None else (param.eos_token_id,))}
-    row[[token for token in ends if 0 <= token < row.size]] = -np.inf
+def at_least_the_largest(row: Floats, count: int) -> NDArray[np.int64]:
+    """The places of the `count` largest numbers and of those that equal the least of them; all if fewer.
+
+    The `count`-th largest of the maxima of parts is no more than the `count`-th largest of all, so what
+    has to be ordered is a few hundred numbers instead of the vocabulary.
+    """
+    if count >= row.size:
+        return np.arange(row.size)
+    maxima = np.maximum.reduceat(row, np.arange(0, row.size, _PART))
+    if count > maxima.size:
+        return np.flatnonzero(row >= np.partition(row, -count)[-count])
+    places = np.flatnonzero(row >= np.partition(maxima, -count)[-count])
+    return places[row[places] >= np.partition(row[places], -count)[-count]]
 
 
 def _weights(logits: Floats, largest: float, param: SamplingParams) -> Floats:
-    """Probabilities up to a factor, 0 for what top-k and then top-p exclude.
+    """Probabilities up to a factor, 0 for what min-p, top-k and then top-p exclude.
 
     Equals at a border stay in: nothing tells them apart.
     """
@@ -66,8 +70,13 @@ def _weights(logits: Floats, largest: float, param: SamplingParams) -> Floats:
         weights = logits - np.float32(largest)
         weights *= np.float32(1.0 / min(param.temperature, _HOTTEST))
         np.exp(weights, out=weights)
+    if param.min_p > 0.0:
+        weights *= weights >= param.min_p  # the largest weighs 1
     if 0 < param.top_k < weights.size:
-        weights *= logits >= np.partition(logits, -param.top_k)[-param.top_k]
+        kept = at_least_the_largest(logits, param.top_k)
+        likely = weights[kept]
+        weights[:] = 0.0
+        weights[kept] = likely
     if param.top_p < 1.0:
         weights *= weights >= _least_of_nucleus(weights, param.top_p)
     return weights

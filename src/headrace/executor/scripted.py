@@ -8,7 +8,7 @@ or unfinished block is found out at once, where a real model would merely talk n
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,9 +18,12 @@ from headrace.core.errors import BadInput
 from headrace.core.plan import Chunk, Plan, Status, Work
 from headrace.core.ports import Chat, StepResult
 from headrace.core.request import Grammar
+from headrace.executor.adjust import changes_logits
+from headrace.executor.sampler import Sampler
 
 _MASK = (1 << 62) - 1
 _EMPTY = -1
+_CERTAIN = np.float32(60.0)
 
 
 class WrongPlan(AssertionError):
@@ -41,17 +44,25 @@ class _Digests:
 
 
 class ScriptedExecutor:
-    """Says lower-case letters and spaces, or `eos_token_id` as output number `eos_after`."""
+    """Says what `script` says, else letters and spaces, and `eos_token_id` as output number `eos_after`."""
 
     def __init__(
-        self, num_blocks: int, block_size: int = 32, *, step_s: float = 0.0, eos_after: int | None = None
+        self,
+        num_blocks: int,
+        block_size: int = 32,
+        *,
+        step_s: float = 0.0,
+        eos_after: int | None = None,
+        script: Callable[[Work], int] | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._step_s = step_s
         self._eos_after = eos_after
+        self._script = script
         self._kv: NDArray[np.int64] = np.full((num_blocks, block_size), _EMPTY, np.int64)
         self._digests: dict[str, _Digests] = {}
+        self._sampler = Sampler(ScriptedTokenizer.vocab_size)
 
     def run(self, plan: Plan) -> StepResult:
         start_ns = time.monotonic_ns()
@@ -65,17 +76,25 @@ class ScriptedExecutor:
         for chunk in alive:
             self._read(chunk)
         tokens = [self._next_token(chunk.work) if chunk.samples else None for chunk in plan.chunks]
+        result = StepResult(tokens)
+        if places := [
+            place for place, chunk in enumerate(plan.chunks) if chunk.samples and _asks(chunk.work)
+        ]:
+            rows = [self._logits(plan.chunks[place].work, tokens[place]) for place in places]
+            self._sampler.draw(np.stack(rows), plan, places, result)
         if self._step_s:
             time.sleep(self._step_s)
-        return StepResult(tokens, forward_ns=time.monotonic_ns() - start_ns)
+        result.forward_ns = time.monotonic_ns() - start_ns
+        return result
 
     def forget(self, work: Work) -> None:
         self._digests.pop(work.request.request_id, None)
+        self._sampler.forget(work)
 
     @property
     def num_remembered(self) -> int:
         """Works that have not been forgotten: 0 once everything has ended."""
-        return len(self._digests)
+        return len(self._digests) + self._sampler.num_remembered
 
     def _check_shape(self, chunk: Chunk, seen: set[str]) -> None:
         work, end = chunk.work, chunk.start + chunk.tokens
@@ -114,6 +133,8 @@ class ScriptedExecutor:
             )
 
     def _next_token(self, work: Work) -> int:
+        if self._script is not None:
+            return self._script(work)
         sampling = work.request.sampling
         drawn = work.num_output_tokens
         eos = sampling.eos_token_id
@@ -123,6 +144,21 @@ class ScriptedExecutor:
         mixed = (digests.state ^ (sampling.seed * 0x9E3779B1)) & _MASK
         letter = (mixed ^ (mixed >> 29)) % 27
         return ord(" ") if letter == 26 else ord("a") + letter
+
+    def _logits(self, work: Work, token: int | None) -> NDArray[np.float32]:
+        """Of a model that is all but certain of `token`, and has some opinion of every other one."""
+        state = self._digests.get(work.request.request_id, _Digests()).state
+        row = np.random.Generator(np.random.Philox(key=state)).random(
+            ScriptedTokenizer.vocab_size, np.float32
+        )
+        row[token] = _CERTAIN
+        return row
+
+
+def _asks(work: Work) -> bool:
+    """It wants more than the next token as it is."""
+    params = work.request.sampling
+    return params.num_logprobs is not None or changes_logits(params)
 
 
 class ScriptedTokenizer:
