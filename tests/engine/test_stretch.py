@@ -6,23 +6,24 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.output import Output
+from headrace.core.output import FirstToken
 from headrace.core.plan import Plan
 from headrace.core.ports import StepResult
 from headrace.core.settings import SchedulingPolicy
 from headrace.engine.engine import Engine
-from headrace.scheduler.scheduler import Scheduler
+from headrace.scheduler.scheduler import UNDRAWN_TOKEN, Scheduler
 from tests.traces import Trace, make_ending_trace
 
 
 class Run:
-    """Plays a trace; with `skips`, takes quiet steps at once wherever the engine says it may."""
+    """Plays a trace; with `skips` as a simulation does: quiet steps at once, and no outputs."""
 
     def __init__(self, trace: Trace, *, skips: bool) -> None:
         self.trace, self.skips = trace, skips
         self.engine = Engine(trace.settings)
         self.in_flight: deque[Plan] = deque()
-        self.outputs: list[Output] = []
+        self.firsts: list[tuple[str, FirstToken]] = []
+        self.ended: list[tuple[int, str]] = []  # after which step
         self.now = self.number = self.skipped = 0
 
     @property
@@ -44,6 +45,7 @@ class Run:
                 self.engine.check()
             else:
                 self.step()
+            self.ended += [(self.number, work.request.request_id) for work in self.engine.take_ended()]
 
     def step(self) -> None:
         plan = self.engine.plan(self.now)
@@ -53,13 +55,14 @@ class Run:
         self.number += 1
         if self.in_flight and (plan is None or len(self.in_flight) == self.trace.settings.steps_in_flight):
             oldest = self.in_flight.popleft()
-            # Every token the same, as skipped steps draw none: their blocks must hash alike.
-            tokens = [0 if chunk.samples else None for chunk in oldest.chunks]
-            self.outputs += [
-                o
-                for o in self.engine.finish(oldest, StepResult(tokens), self.now)
-                if o.first or o.finish_reason
-            ]
+            if self.skips:
+                _, firsts = self.engine.finish_undrawn(oldest, self.now)
+                self.firsts += [(work.request.request_id, first) for work, first in firsts]
+                return
+            # Every token the same, as in a simulation none is drawn: their blocks must hash alike.
+            tokens = [UNDRAWN_TOKEN if chunk.samples else None for chunk in oldest.chunks]
+            outputs = self.engine.finish(oldest, StepResult(tokens), self.now)
+            self.firsts += [(output.request_id, output.first) for output in outputs if output.first]
 
     def _until_news(self) -> int:
         events = [p.at_step for p in self.trace.requests]
@@ -82,7 +85,7 @@ class Run:
                     [getattr(work, name) for name in work.__slots__ if name != "request"]
                     for work in scheduler.running
                 ],
-                self.outputs,
+                (self.firsts, self.ended),
             )
         )
 

@@ -6,9 +6,12 @@
 The same object serves under the real clock and is simulated under a virtual one.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from headrace.core.cost import StepShape
 from headrace.core.errors import BadInput, NeverFits
-from headrace.core.output import EngineStats, Occupancy, Output
+from headrace.core.output import EngineStats, FirstToken, Occupancy, Output
 from headrace.core.plan import Plan, Status, Work
 from headrace.core.ports import StepResult
 from headrace.core.request import FinishReason, Request
@@ -17,6 +20,13 @@ from headrace.engine.accounts import Accounts
 from headrace.scheduler.hashes import PrefixHashes
 from headrace.scheduler.ranked import make_scheduler
 from headrace.scheduler.stretch import quiet_steps, skip
+
+
+class Answered(NamedTuple):
+    """Who got a token in a step, and for whom it was the first. One a step."""
+
+    works: list[Work]
+    firsts: list[tuple[Work, FirstToken]]
 
 
 class Engine:
@@ -81,10 +91,25 @@ class Engine:
             outputs += self._end_failed(plan, result.failed)
         return outputs
 
+    def finish_undrawn(self, plan: Plan, now_ns: int) -> Answered:
+        """As `finish`, for simulation: no token is drawn, so only its limit ends a request."""
+        self._accounts.settle(now_ns)
+        self._scheduler.now_ns = now_ns
+        works = self._scheduler.update_undrawn(plan)
+        self._tokens_computed += plan.num_scheduled_tokens
+        firsts: list[tuple[Work, FirstToken]] = []
+        if self._accounts.await_tokens:
+            for work in works:
+                if work.num_tokens == work.num_prompt_tokens + 1:
+                    first = self._accounts.close(work.request.request_id, now_ns)
+                    assert first is not None, f"{work} had its first token before"
+                    firsts.append((work, first))
+        return Answered(works, firsts)
+
     def quiet_steps(self) -> int:
         """Steps ahead that would each decode one token for the requests now running, and nothing else.
 
-        For simulation. 0 where that is not certain.
+        For simulation. In the last of them requests may end. 0 where that is not certain.
         """
         return 0 if self._accounts.are_open else quiet_steps(self._scheduler)
 
@@ -94,9 +119,10 @@ class Engine:
         context_tokens = sum(work.num_computed_tokens for work in running) + len(running)
         return StepShape(len(running), context_tokens, sampled_seqs=len(running))
 
-    def running_ids(self) -> list[str]:
+    @property
+    def running(self) -> Sequence[Work]:
         """Who runs, in the order of admission."""
-        return [work.request.request_id for work in self._scheduler.running]
+        return self._scheduler.running
 
     def skip(self, steps: int, now_ns: int) -> None:
         """Take `steps` quiet steps at once, the last of which ends at `now_ns`.
@@ -105,9 +131,9 @@ class Engine:
         """
         self._accounts.settle(now_ns)
         self._scheduler.now_ns = now_ns
-        skip(self._scheduler, steps)
         self._steps += steps
         self._tokens_computed += steps * len(self._scheduler.running)
+        skip(self._scheduler, steps)
 
     def take_ended(self) -> list[Work]:
         """Works that ended since the last call, so that the executor can forget them."""

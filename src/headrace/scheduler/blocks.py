@@ -171,6 +171,8 @@ class BlockPool:
 
     def _first_freed(self, count: int) -> list[int]:
         first_freed, passed_over = self._remembered.popleft, self._passed_over
+        if not passed_over:
+            return [first_freed() for _ in range(count)]
         found: list[int] = []
         while len(found) < count:
             block_id = first_freed()

@@ -28,6 +28,8 @@ from headrace.scheduler.hashes import PrefixHashes, TokenHashes
 from headrace.scheduler.ledger import KVLedger
 from headrace.scheduler.queues import WaitingQueue, make_queue
 
+UNDRAWN_TOKEN = 0
+
 
 class Scheduler:
     """Queues, block tables and the rules. Knows no clock: whoever drives it says what happened."""
@@ -92,10 +94,9 @@ class Scheduler:
         """
         if not plan.chunks:
             return []
-        oldest = self._in_flight.popleft()
-        assert oldest is plan, f"step {plan.number} came back before step {oldest.number}"
+        self._take_back(plan)
         outputs: list[Output] = []
-        ended: set[int] = set()
+        ended: list[Work] = []
         for chunk, token_id in zip(plan.chunks, token_ids, strict=True):
             work = chunk.work
             if token_id is None or work.status is Status.FINISHED:
@@ -109,13 +110,30 @@ class Scheduler:
                     output.finish_reason = FinishReason.STOP
                 if token_id in work.request.sampling.stop_token_ids:
                     output.stop_token_id = token_id
-                if work.status is Status.RUNNING:
-                    ended.add(work.arrival)
-                self._end(work)
+                ended.append(work)
             outputs.append(output)
-        if ended:
-            self.running = [work for work in self.running if work.arrival not in ended]
+        self.end(ended)
         return outputs
+
+    def update_undrawn(self, plan: Plan) -> list[Work]:
+        """As `update`, for simulation: no token is drawn, so only its limit ends a request. Who got one."""
+        if not plan.chunks:
+            return []
+        self._take_back(plan)
+        answered = [
+            chunk.work for chunk in plan.chunks if chunk.samples and chunk.work.status is not Status.FINISHED
+        ]
+        for work in answered:
+            self._book(work, UNDRAWN_TOKEN, plan)
+        self.end([work for work in answered if work.num_tokens >= work.token_limit])
+        return answered
+
+    def end(self, works: Sequence[Work]) -> None:
+        """These have all their tokens."""
+        for work in works:
+            self._end(work)
+        if works:
+            self.running = [work for work in self.running if work.status is Status.RUNNING]
 
     def abort(self, request_id: str) -> bool:
         """Drop a request wherever it is; its blocks are free at once. False if it is not here."""
@@ -133,10 +151,12 @@ class Scheduler:
         return self._in_flight
 
     def shift(self, steps: int) -> None:
-        """Renumber for `steps` steps that were skipped (scheduler/stretch.py)."""
+        """Renumber for `steps` steps that were skipped (scheduler/stretch.py), without who has ended."""
         self._steps += steps
         for plan in self._in_flight:
             plan.number += steps
+            plan.chunks = [chunk for chunk in plan.chunks if chunk.work.status is Status.RUNNING]
+            plan.num_scheduled_tokens = len(plan.chunks)
             for chunk in plan.chunks:
                 chunk.start += steps
 
@@ -167,6 +187,10 @@ class Scheduler:
             plan.queue_stopped_by = Cause.KV  # what a victim gave up is not for newcomers
             return budget
         return self._admit_waiting(plan, budget, cap)
+
+    def _take_back(self, plan: Plan) -> None:
+        oldest = self._in_flight.popleft()
+        assert oldest is plan, f"step {plan.number} came back before step {oldest.number}"
 
     def _serve_running(self, plan: Plan, cap: int) -> int:
         """A chunk for each running request, oldest admission first. Returns the tokens left."""

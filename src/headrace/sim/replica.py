@@ -9,14 +9,13 @@ next step is planned while one runs, so it is seen one step later still.
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.core.bill import Bill
-from headrace.core.cost import CostModel, StepShape, shape_of
+from headrace.core.cost import CostModel, shape_of
 from headrace.core.errors import HeadraceError
-from headrace.core.output import Output
-from headrace.core.plan import Plan
-from headrace.core.ports import StepResult
+from headrace.core.plan import Plan, Work
 from headrace.core.request import Request
 from headrace.core.settings import Settings
 from headrace.engine.engine import Engine
@@ -25,7 +24,6 @@ from headrace.sim.prefixes import TracePrefixes
 from headrace.workload.trace import TraceRequest
 
 WORTH_SKIPPING = 2
-UNDRAWN_TOKEN = 0
 
 
 @dataclass(slots=True)
@@ -54,7 +52,8 @@ class Replica:
         self._depth = settings.steps_in_flight
         self._inbox: list[tuple[Request, Life]] = []
         self._lives: dict[str, Life] = {}
-        self._planned: deque[tuple[Plan, StepShape]] = deque()
+        self._runs: dict[int, list[int]] = {}  # by `Work.arrival`: the run of steps that it is in
+        self._planned: deque[Plan] = deque()
         self._step_is_running = False
 
     def submit(self, request: Request, life: Life) -> None:
@@ -71,41 +70,47 @@ class Replica:
         if woken_ns is not None:
             return woken_ns
         while len(self._planned) < self._depth and (plan := self.engine.plan(now_ns)) is not None:
-            self._planned.append((plan, shape_of(plan)))
+            self._planned.append(plan)
         return self._run(now_ns)
 
     def _run(self, now_ns: int) -> int | None:
         self._step_is_running = bool(self._planned)
         if not self._planned:
             return None
-        plan, shape = self._planned[0]
-        end_ns = now_ns + self._cost.step_ns(shape)
+        plan = self._planned[0]
+        end_ns = now_ns + self._cost.step_ns(shape_of(plan))
         self._series.add(now_ns, end_ns, plan.num_scheduled_tokens, self.engine.occupancy())
         return end_ns
 
     def _finish(self, now_ns: int) -> None:
         self._step_is_running = False
-        plan, _ = self._planned.popleft()
         step = len(self.step_ends_ns)
         self.step_ends_ns.append(now_ns)
-        tokens = [UNDRAWN_TOKEN if chunk.samples else None for chunk in plan.chunks]
-        for output in self.engine.finish(plan, StepResult(tokens), now_ns):
-            self._note(output, step)
-        self.engine.take_ended()
+        answered = self.engine.finish_undrawn(self._planned.popleft(), now_ns)
+        for work, first in answered.firsts:
+            life = self._lives[work.request.request_id]
+            life.bill = first.bill
+            life.cached_tokens = first.num_cached_tokens
+        self._note(answered.works, step, 1)
+        self._take_out()
 
-    def _note(self, output: Output, step: int) -> None:
-        life = self._lives[output.request_id]
-        runs = life.token_steps
-        if runs and runs[-1][0] + runs[-1][1] == step:
-            runs[-1][1] += 1
-        else:
-            runs.append([step, 1])
-        if output.first is not None:
-            life.bill = output.first.bill
-            life.cached_tokens = output.first.num_cached_tokens
-        if output.finish_reason is not None:
-            life.finished = True
-            self._leave(output.request_id)
+    def _note(self, works: Sequence[Work], step: int, steps: int) -> None:
+        """Each of `works` got a token in each of `steps` steps, the first of which is `step`."""
+        runs = self._runs
+        for work in works:
+            run = runs.get(work.arrival)
+            if run is not None and run[0] + run[1] == step:
+                run[1] += steps
+            else:
+                runs[work.arrival] = run = [step, steps]
+                self._lives[work.request.request_id].token_steps.append(run)
+
+    def _take_out(self) -> None:
+        for work in self.engine.take_ended():
+            request_id = work.request.request_id
+            self._lives[request_id].finished = True
+            del self._runs[work.arrival]
+            self._leave(request_id)
 
     def _leave(self, request_id: str) -> None:
         del self._lives[request_id]
@@ -129,7 +134,6 @@ class Replica:
         steps = self.engine.quiet_steps()
         if steps < WORTH_SKIPPING:
             return None
-        ids = self.engine.running_ids()
         shape = self.engine.decode_shape()
         if self._planned:  # the step in flight runs first; those planned behind it have one more token each
             shape.decode_context_tokens -= shape.decode_seqs
@@ -143,14 +147,8 @@ class Replica:
         taken = len(ends) - first
         if not taken:
             return None
-        self.engine.skip(taken, at_ns)
-        for _, planned in self._planned:
-            planned.decode_context_tokens += taken * planned.decode_seqs
         self._series.add(now_ns, at_ns, taken * shape.decode_seqs, self.engine.occupancy())
-        for request_id in ids:
-            runs = self._lives[request_id].token_steps
-            if runs[-1][0] + runs[-1][1] == first:
-                runs[-1][1] += taken
-            else:
-                runs.append([first, taken])
+        self._note(self.engine.running, first, taken)
+        self.engine.skip(taken, at_ns)
+        self._take_out()
         return at_ns
