@@ -41,9 +41,8 @@ from headrace.executor.cost import FittedCost
 from headrace.executor.models import locate
 from headrace.executor.tokenizer import OpenVinoTokenizer
 from headrace.measure.serving import crowd, step_ns_of
-from headrace.sim.front_end import on_the_way_back, on_the_way_in
 from headrace.sim.measurement import timelines_and_failures
-from headrace.sim.run import simulate
+from headrace.sim.run import Fleet, simulate
 from headrace.targets.embedded import EmbeddedServer
 from headrace.workload.trace import TraceRequest
 
@@ -128,10 +127,13 @@ class Bench:
 
     def predict(self, arrivals: Sequence[Arrival], budgets: Budgets, pace: float = 1.0) -> Seen:
         assert self._cost.front_end is not None, "a calibration measures it"
-        way_in = on_the_way_in(self._trace(arrivals), self._cost.front_end)
-        simulated = simulate(way_in.handed, self._settings(budgets), Paced(self._cost, pace))
-        results = on_the_way_back(timelines_and_failures(simulated), way_in)
-        return _seen(results, simulated.preemptions)
+        simulated = simulate(
+            self._trace(arrivals),
+            self._settings(budgets),
+            Paced(self._cost, pace),
+            fleet=Fleet(front_end=self._cost.front_end),
+        )
+        return _seen(timelines_and_failures(simulated), simulated.preemptions)
 
     def measure(self, arrivals: Sequence[Arrival], budgets: Budgets) -> Seen:
         with EmbeddedServer(MODEL, dict(budgets)) as server:

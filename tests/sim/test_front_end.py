@@ -6,9 +6,9 @@ from headrace.core.bill import Cause
 from headrace.core.cost import FrontEnd, StepShape
 from headrace.core.settings import Settings
 from headrace.core.timeline import Failure, Timeline
-from headrace.sim.front_end import on_the_way_back, on_the_way_in
+from headrace.sim.front_end import WayIn
 from headrace.sim.measurement import timelines_and_failures
-from headrace.sim.run import simulate
+from headrace.sim.run import Fleet, simulate
 from headrace.workload.trace import TraceRequest
 
 SETTINGS = Settings(
@@ -23,9 +23,8 @@ class OneMillisecond:
 
 
 def seen(*trace: TraceRequest) -> tuple[Timeline | Failure, ...]:
-    way_in = on_the_way_in(trace, FRONT_END)
-    return on_the_way_back(
-        timelines_and_failures(simulate(way_in.handed, SETTINGS, OneMillisecond())), way_in
+    return timelines_and_failures(
+        simulate(trace, SETTINGS, OneMillisecond(), fleet=Fleet(front_end=FRONT_END))
     )
 
 
@@ -37,8 +36,14 @@ def test_a_lone_request_is_later_by_its_way_in_and_back() -> None:
 
 
 def test_requests_of_one_instant_come_in_one_after_another() -> None:
-    way_in = on_the_way_in([TraceRequest(0.5, 10, 3), TraceRequest(0.5, 30, 3)], FRONT_END)
-    assert [traced.due_at for traced in way_in.handed] == pytest.approx([0.503, 0.508])
+    way_in = WayIn(FRONT_END)
+    assert [way_in.handed_ns(tokens, 500_000_000) for tokens in (10, 30)] == [503_000_000, 508_000_000]
+
+
+def test_each_replica_has_a_front_end_of_its_own() -> None:
+    twice = [TraceRequest(0.5, 10, 3), TraceRequest(0.5, 10, 3)]
+    simulated = simulate(twice, SETTINGS, OneMillisecond(), fleet=Fleet(2, front_end=FRONT_END))
+    assert [life.request.handed_ns for life in simulated.lives] == [503_000_000, 503_000_000]
 
 
 def test_the_bill_and_the_way_back_are_the_whole_time_to_the_first_token() -> None:

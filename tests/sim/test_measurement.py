@@ -12,7 +12,7 @@ from headrace.core.settings import Settings
 from headrace.core.timeline import Failure, FailureKind, Timeline
 from headrace.measure import record
 from headrace.sim.measurement import About, measurement_of
-from headrace.sim.run import simulate
+from headrace.sim.run import Fleet, simulate
 from headrace.workload.trace import TraceRequest
 
 SETTINGS = Settings(
@@ -56,7 +56,7 @@ def test_the_bill_is_the_ttft_and_no_token_is_lost(
     trace: list[TraceRequest], replicas: int, ahead: bool
 ) -> None:
     settings = replace(SETTINGS, async_scheduling=ahead)
-    run = measurement_of(simulate(trace, settings, TokensCost(), replicas=replicas), ABOUT)
+    run = measurement_of(simulate(trace, settings, TokensCost(), fleet=Fleet(replicas)), ABOUT)
     assert [result.prompt_tokens for result in run.results] == [traced.prompt_tokens for traced in trace]
     for traced, timeline in zip(trace, run.timelines, strict=True):
         assert len(timeline.token_at) == traced.output_tokens

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Unpack
@@ -13,21 +14,26 @@ from headrace import __version__
 from headrace.cli.budgets import STEP_BUDGETS, Said, budget_options
 from headrace.cli.costs import load_cost
 from headrace.cli.sections import SectionedCommand
-from headrace.cli.twin import BLOCK_SIZE, Twin, TwinOptions, twin_of
+from headrace.cli.twin import BLOCK_SIZE, Twin, TwinOptions, front_end_of, twin_of
 from headrace.core.errors import BadInput
-from headrace.executor.cost import FittedCost
+from headrace.gateway.router import LeastRequests, LeastTokens, PrefixAffine, RoundRobin, Router
 from headrace.measure import record
 from headrace.report.simulated import print_simulated, simulated_json
 from headrace.report.units import seconds
-from headrace.sim.front_end import on_the_way_back, on_the_way_in
 from headrace.sim.measurement import About, measurement_of
 from headrace.sim.overload import judge_load
-from headrace.sim.run import Watch
+from headrace.sim.run import Fleet, Watch
 from headrace.sim.run import simulate as run_simulation
 from headrace.workload.forms import TraceFormat
 from headrace.workload.readers import ReadTrace, read_trace
 from headrace.workload.reshape import scaled, spread
 
+ROUTERS: dict[str, Callable[[], Router]] = {
+    "round-robin": RoundRobin,
+    "least-requests": LeastRequests,
+    "least-tokens": LeastTokens,
+    "prefix-affine": PrefixAffine,
+}
 SILENT_S = 2.0
 MOST_BINS = 400
 EVEN_WIDTHS_S = tuple(digit * 10.0**exponent for exponent in range(-3, 8) for digit in (1, 2, 5))
@@ -44,6 +50,7 @@ class Options(TwinOptions):
     spread: bool
     cost: str
     replicas: int
+    router: str
     output: Path | None
     as_json: bool
 
@@ -77,7 +84,7 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
     short_help="What would happen under other settings, load or hardware.",
     sections={
         "Workload": ("trace_format", "prefix_block_tokens", "first", "until", "scale", "spread"),
-        "Machine": ("cost", "replicas", "async_scheduling"),
+        "Machine": ("cost", "replicas", "router", "async_scheduling"),
         "Budgets of a step": STEP_BUDGETS,
         "Budget of memory": (
             *("max_model_len", "kv_cache_memory_bytes", "enable_prefix_caching"),
@@ -116,6 +123,14 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
     help="How long steps take: a GPU and a model of the catalogue, or a file of `headrace calibrate`.",
 )
 @click.option("--replicas", type=int, default=1, show_default=True, help="Servers behind one router.")
+@click.option(
+    "--router",
+    type=click.Choice(list(ROUTERS)),
+    default="least-requests",
+    show_default=True,
+    help="Who of them gets a request: each in turn, the one with the fewest unfinished requests or prompt "
+    "tokens, or the one that has prompts which begin alike.",
+)
 @click.option(
     "--async-scheduling/--no-async-scheduling",
     default=None,
@@ -162,15 +177,11 @@ def simulate(workload: Path, **options: Unpack[Options]) -> None:
     trace = _read(workload, options)
     twin = twin_of(load_cost(options["cost"]), options, trace.requests)
     watch = Watch(even_width_s(trace.requests[-1].due_at), _Progress(len(trace.requests)))
-    front_end = twin.cost.front_end if isinstance(twin.cost, FittedCost) else None
-    way_in = None if front_end is None else on_the_way_in(trace.requests, front_end)
-    requests = trace.requests if way_in is None else way_in.handed
-    simulated = run_simulation(requests, twin.settings, twin.cost, replicas=options["replicas"], watch=watch)
+    fleet = Fleet(options["replicas"], ROUTERS[options["router"]], front_end_of(twin.cost))
+    simulated = run_simulation(trace.requests, twin.settings, twin.cost, fleet=fleet, watch=watch)
     if all(life.refused for life in simulated.lives):
         raise BadInput(f"{workload}: no request can be served. The first: {simulated.lives[0].refused}")
     measurement = measurement_of(simulated, _about(workload, trace, twin, options))
-    if way_in is not None:
-        measurement = replace(measurement, results=on_the_way_back(measurement.results, way_in))
     load = judge_load(measurement.timelines)
     if output is not None:
         record.write(measurement, output)
@@ -202,11 +213,12 @@ def _about(workload: Path, trace: ReadTrace, twin: Twin, options: Options) -> Ab
         said.append(f"{options['scale']:g} times its load")
     if trace.left_out:
         said.append(f"{trace.left_out:,} rows without output left out")
-    replicas = options["replicas"]
+    replicas, router = options["replicas"], options["router"]
+    fleet = f", {replicas} replicas, {router}" if replicas > 1 else ""
     return About(
-        target=f"twin of {options['cost']}" + (f", {replicas} replicas" if replicas > 1 else ""),
+        target=f"twin of {options['cost']}{fleet}",
         model=machine.model if machine else "",
-        settings=asdict(twin.settings) | {"replicas": replicas},
+        settings=asdict(twin.settings) | {"replicas": replicas, "router": router},
         workload=", ".join(said),
         versions={"headrace": __version__},
     )

@@ -11,9 +11,10 @@ from headrace.capacity.roofline import Roofline
 from headrace.cli.budgets import BudgetOptions, Limits, flags_of
 from headrace.cli.costs import LoadedCost
 from headrace.cli.recipe import Flags
-from headrace.core.cost import Machine
+from headrace.core.cost import FrontEnd, Machine
 from headrace.core.errors import BadInput
 from headrace.core.settings import Settings
+from headrace.executor.cost import FittedCost
 from headrace.workload.trace import TraceRequest
 
 BLOCK_SIZE = 16
@@ -62,6 +63,11 @@ def twin_of(cost: LoadedCost, options: TwinOptions, requests: Sequence[TraceRequ
     block_size = usual_block_size if flags.block_size is None else flags.block_size
     settings = flags.settings(_num_blocks(flags, cost.machine, block_size), block_size)
     return Twin(replace(settings, async_scheduling=ahead), cost)
+
+
+def front_end_of(cost: LoadedCost) -> FrontEnd | None:
+    """None where nobody measured what lies between client and engine."""
+    return cost.front_end if isinstance(cost, FittedCost) else None
 
 
 def _num_blocks(flags: Flags, machine: Machine | None, block_size: int) -> int:

@@ -2,8 +2,8 @@
 
     Simulated --timelines_and_failures--> (Timeline | Failure, ...)     in the trace's order
 
-A simulated client has no network and is never late, so a request is sent when it is due and a
-token is there when its step ends; the bill is the whole TTFT.
+A simulated client has no network and is never late, so a request is sent when it is due and a token
+is there when its step ends, plus the way back where that is known. Without it the bill is the whole TTFT.
 """
 
 from collections.abc import Sequence
@@ -51,39 +51,44 @@ def measurement_of(simulated: Simulated, about: About) -> Measurement:
 def timelines_and_failures(simulated: Simulated) -> tuple[Timeline | Failure, ...]:
     """One for each request. A refused one is a failure, as it is for a client."""
     # One float per step, shared by all who got a token in it: a run of tokens is then a slice.
-    step_ends_at = [_seconds(ends_ns) for ends_ns in simulated.step_ends_ns]
+    back_s = simulated.answer_ns / 1e9
+    seen_at = [_seconds(ends_ns, simulated.answer_ns) for ends_ns in simulated.step_ends_ns]
     return tuple(
-        _result(number, life, step_ends_at[replica])
-        for number, (life, replica) in enumerate(zip(simulated.lives, simulated.replica_of, strict=True))
+        _failure(life, back_s) if life.refused else _timeline(life, seen_at[replica])
+        for life, replica in zip(simulated.lives, simulated.replica_of, strict=True)
     )
 
 
-def _seconds(ends_ns: Sequence[int]) -> tuple[float, ...]:
-    return tuple((np.asarray(ends_ns, dtype=np.int64) / 1e9).tolist())
+def _seconds(ends_ns: Sequence[int], answer_ns: int) -> tuple[float, ...]:
+    return tuple(((np.asarray(ends_ns, dtype=np.int64) + answer_ns) / 1e9).tolist())
 
 
-def _result(number: int, life: Life, ends_at: tuple[float, ...]) -> Timeline | Failure:
-    traced, due_at = life.traced, life.arrived_ns / 1e9
-    if life.refused:
-        return Failure(
-            request_id=str(number),
-            request_class=traced.request_class,
-            prompt_tokens=traced.prompt_tokens,
-            due_at=due_at,
-            failed_at=due_at,
-            kind=FailureKind.REFUSED,
-            reason=life.refused,
-        )
-    assert life.finished, f"request {number} has no end, and the simulation has"
+def _failure(life: Life, back_s: float) -> Failure:
+    request, traced = life.request, life.traced
+    return Failure(
+        request_id=request.request_id,
+        request_class=traced.request_class,
+        prompt_tokens=traced.prompt_tokens,
+        due_at=request.arrived_ns / 1e9,
+        failed_at=request.handed_ns / 1e9 + back_s,
+        kind=FailureKind.REFUSED,
+        reason=life.refused,
+    )
+
+
+def _timeline(life: Life, seen_at: tuple[float, ...]) -> Timeline:
+    """`seen_at[i]`: when clients have the tokens of step i."""
+    request, traced = life.request, life.traced
+    assert life.finished, f"request {request.request_id} has no end, and the simulation has"
+    due_at = request.arrived_ns / 1e9
+    runs = [seen_at[first : first + count] for first, count in life.token_steps]
     return Timeline(
-        request_id=str(number),
+        request_id=request.request_id,
         request_class=traced.request_class,
         prompt_tokens=traced.prompt_tokens,
         due_at=due_at,
         sent_at=due_at,
-        token_at=tuple(
-            chain.from_iterable(ends_at[first : first + count] for first, count in life.token_steps)
-        ),
+        token_at=runs[0] if len(runs) == 1 else tuple(chain.from_iterable(runs)),
         finish_reason=FinishReason.LENGTH.value,
         cached_tokens=life.cached_tokens,
         bill_s=_bill_s(life),

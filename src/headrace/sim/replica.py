@@ -1,7 +1,7 @@
 """One engine on a virtual clock.
 
-    submit(request, at) --inbox-->  wake(now): finish the step that ended, let the inbox in,
-                                    skip what is quiet, plan, run  --> when to wake next
+    submit(life) --way in, inbox-->  wake(now): finish the step that ended, let the inbox in,
+                                     skip what is quiet, plan, run  --> when to wake next
 
 A request that comes while a step runs is seen when it ends, as in vLLM. With `async_scheduling` the
 next step is planned while one runs, so it is seen one step later still.
@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.core.bill import Bill
-from headrace.core.cost import CostModel, shape_of
+from headrace.core.cost import CostModel, FrontEnd, shape_of
 from headrace.core.errors import HeadraceError
 from headrace.core.plan import Plan, Work
 from headrace.core.request import Request
 from headrace.core.settings import Settings
 from headrace.engine.engine import Engine
+from headrace.gateway.router import Asked, Outstanding
 from headrace.sim.budgets import BudgetSeries
+from headrace.sim.front_end import WayIn
 from headrace.sim.prefixes import TracePrefixes
 from headrace.workload.trace import TraceRequest
 
@@ -30,8 +32,9 @@ WORTH_SKIPPING = 2
 class Life:
     """What became of one request. Its tokens came at the ends of runs of steps: [first step, how many]."""
 
-    arrived_ns: int
+    request: Request
     traced: TraceRequest
+    asked: Asked
     token_steps: list[list[int]]
     bill: Bill | None = None
     cached_tokens: int = 0
@@ -42,30 +45,36 @@ class Life:
 class Replica:
     """Drives one engine; `wake` it at the instants it names."""
 
-    def __init__(self, settings: Settings, cost: CostModel, series: BudgetSeries) -> None:
+    def __init__(
+        self, settings: Settings, cost: CostModel, series: BudgetSeries, front_end: FrontEnd | None
+    ) -> None:
         self._prefixes = TracePrefixes(settings.block_size)
         self.engine = Engine(settings, self._prefixes)
         self.step_ends_ns = array("q")
-        self.outstanding = 0
+        self.outstanding = Outstanding()
+        self.way_in = WayIn(front_end)
         self._cost = cost
         self._series = series
         self._depth = settings.steps_in_flight
-        self._inbox: list[tuple[Request, Life]] = []
+        self._inbox: deque[Life] = deque()  # in the order of `handed_ns`
         self._lives: dict[str, Life] = {}
         self._runs: dict[int, list[int]] = {}  # by `Work.arrival`: the run of steps that it is in
         self._planned: deque[Plan] = deque()
         self._step_is_running = False
 
-    def submit(self, request: Request, life: Life) -> None:
-        """Taken in at the next `wake`."""
-        self._inbox.append((request, life))
-        self.outstanding += 1
+    def submit(self, life: Life) -> None:
+        """Taken in at the first `wake` after it was handed to the engine."""
+        self._inbox.append(life)
+        self.outstanding.add(life.asked)
 
     def wake(self, now_ns: int, next_arrival_ns: int | None) -> int | None:
-        """The instant to be woken at next; None when idle. Arrivals up to `now_ns` are in the inbox."""
+        """The instant to be woken at next; None when idle. Arrivals up to `now_ns` were submitted."""
         if self._step_is_running:
             self._finish(now_ns)
+        self._take_out()
         self._take_in(now_ns)
+        if self._inbox and (next_arrival_ns is None or self._inbox[0].request.handed_ns < next_arrival_ns):
+            next_arrival_ns = self._inbox[0].request.handed_ns
         woken_ns = self._skip(now_ns, next_arrival_ns)
         if woken_ns is not None:
             return woken_ns
@@ -76,7 +85,7 @@ class Replica:
     def _run(self, now_ns: int) -> int | None:
         self._step_is_running = bool(self._planned)
         if not self._planned:
-            return None
+            return self._inbox[0].request.handed_ns if self._inbox else None
         plan = self._planned[0]
         end_ns = now_ns + self._cost.step_ns(shape_of(plan))
         self._series.add(now_ns, end_ns, plan.num_scheduled_tokens, self.engine.occupancy())
@@ -92,7 +101,6 @@ class Replica:
             life.bill = first.bill
             life.cached_tokens = first.num_cached_tokens
         self._note(answered.works, step, 1)
-        self._take_out()
 
     def _note(self, works: Sequence[Work], step: int, steps: int) -> None:
         """Each of `works` got a token in each of `steps` steps, the first of which is `step`."""
@@ -106,6 +114,7 @@ class Replica:
                 self._lives[work.request.request_id].token_steps.append(run)
 
     def _take_out(self) -> None:
+        """At the instant at which they end: a router counts on it, and a stretch is skipped before."""
         for work in self.engine.take_ended():
             request_id = work.request.request_id
             self._lives[request_id].finished = True
@@ -113,21 +122,22 @@ class Replica:
             self._leave(request_id)
 
     def _leave(self, request_id: str) -> None:
-        del self._lives[request_id]
+        life = self._lives.pop(request_id)
         self._prefixes.forget(request_id)
-        self.outstanding -= 1
+        self.outstanding.remove(life.asked)
 
     def _take_in(self, now_ns: int) -> None:
-        for request, life in self._inbox:
-            request_id = request.request_id
+        inbox = self._inbox
+        while inbox and inbox[0].request.handed_ns <= now_ns:
+            life = inbox.popleft()
+            request_id = life.request.request_id
             self._lives[request_id] = life
             self._prefixes.know(request_id, life.traced)
             try:
-                self.engine.submit(request, now_ns)
+                self.engine.submit(life.request, now_ns)
             except HeadraceError as error:
                 life.refused = str(error)
                 self._leave(request_id)
-        self._inbox.clear()
 
     def _skip(self, now_ns: int, next_arrival_ns: int | None) -> int | None:
         """Take the quiet steps that begin before the next arrival; None if there are hardly any."""
@@ -150,5 +160,4 @@ class Replica:
         self._series.add(now_ns, at_ns, taken * shape.decode_seqs, self.engine.occupancy())
         self._note(self.engine.running, first, taken)
         self.engine.skip(taken, at_ns)
-        self._take_out()
         return at_ns

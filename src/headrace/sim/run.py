@@ -10,23 +10,14 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.core.cost import CostModel
+from headrace.core.cost import CostModel, FrontEnd
 from headrace.core.errors import BadInput
 from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import Settings
+from headrace.gateway.router import Asked, LeastRequests, Router
 from headrace.sim.budgets import BudgetSample, BudgetSeries
 from headrace.sim.replica import Life, Replica
 from headrace.workload.trace import TraceRequest
-
-Router = Callable[[Sequence[Replica], TraceRequest], int]
-"""Chooses a replica for a request that has just arrived, by index."""
-
-
-def least_outstanding(replicas: Sequence[Replica], traced: TraceRequest) -> int:
-    """The replica with the fewest unfinished requests, the first of equals."""
-    del traced
-    return min(range(len(replicas)), key=lambda index: replicas[index].outstanding)
-
 
 OnProgress = Callable[[int, float], None]
 """Told now and then how many requests have arrived, and the virtual time in seconds."""
@@ -45,6 +36,16 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
+class Fleet:
+    """What stands behind one address. Every replica has the same settings, cost and front end."""
+
+    replicas: int = 1
+    make_router: Callable[[], Router] = LeastRequests
+    front_end: FrontEnd | None = None
+    """None: what lies between client and engine takes no time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Simulated:
     """What came out: every request of the trace once, in its order."""
 
@@ -57,8 +58,11 @@ class Simulated:
     bin_s: float
     preemptions: int
     steps: int
+    answer_ns: int = 0
+    """From the end of a step to the client's having its token."""
 
 
+ALONE = Fleet()
 WATCH = Watch()
 
 
@@ -79,15 +83,15 @@ def simulate(
     settings: Settings,
     cost: CostModel,
     *,
-    replicas: int = 1,
-    router: Router = least_outstanding,
+    fleet: Fleet = ALONE,
     watch: Watch = WATCH,
 ) -> Simulated:
     """Raises `BadInput` for a trace out of order or without requests, or fewer than one replica."""
-    _refuse_nonsense(trace, replicas)
-    series = [BudgetSeries(watch.bin_s) for _ in range(replicas)]
-    run = _Run(trace, [Replica(settings, cost, each) for each in series], router, watch.on_progress)
-    run.sleeping.update(range(replicas))
+    _refuse_nonsense(trace, fleet.replicas)
+    series = [BudgetSeries(watch.bin_s) for _ in range(fleet.replicas)]
+    replicas = [Replica(settings, cost, each, fleet.front_end) for each in series]
+    run = _Run(trace, replicas, fleet.make_router(), watch.on_progress)
+    run.sleeping.update(range(fleet.replicas))
     _play(run)
     stats = [replica.engine.stats() for replica in run.replicas]
     return Simulated(
@@ -98,6 +102,7 @@ def simulate(
         bin_s=watch.bin_s,
         preemptions=sum(each.preemptions for each in stats),
         steps=sum(each.steps for each in stats),
+        answer_ns=0 if fleet.front_end is None else fleet.front_end.answer_ns,
     )
 
 
@@ -107,11 +112,11 @@ def _play(run: _Run) -> None:
     while arrived < len(arrivals) or run.wakes:
         next_ns = arrivals[arrived] if arrived < len(arrivals) else None
         if next_ns is not None and (not run.wakes or next_ns <= run.wakes[0][0]):
-            index = _arrive(run, arrived, next_ns)
+            index, handed_ns = _arrive(run, arrived, next_ns)
             arrived += 1
             if index in run.sleeping:
                 run.sleeping.discard(index)
-                heapq.heappush(run.wakes, (next_ns, index))
+                heapq.heappush(run.wakes, (handed_ns, index))
             continue
         now_ns, index = heapq.heappop(run.wakes)
         events += 1
@@ -124,23 +129,37 @@ def _play(run: _Run) -> None:
             heapq.heappush(run.wakes, (woken_ns, index))
 
 
-def _arrive(run: _Run, number: int, at_ns: int) -> int:
+def _arrive(run: _Run, number: int, at_ns: int) -> tuple[int, int]:
+    """Which replica gets it, and when that replica's engine has it."""
     traced = run.trace[number]
-    index = run.router(run.replicas, traced)
+    asked = Asked(traced.prompt_tokens, _beginning(traced))
+    index = run.router.choose(asked, [replica.outstanding for replica in run.replicas])
+    replica = run.replicas[index]
     request = Request(
         request_id=str(number),
         prompt_token_ids=_some_tokens(traced.prompt_tokens),
         sampling=SamplingParams(max_tokens=traced.output_tokens),
         arrived_ns=at_ns,
-        handed_ns=at_ns,
+        handed_ns=replica.way_in.handed_ns(traced.prompt_tokens, at_ns),
         priority=traced.priority,
         request_class=traced.request_class,
     )
-    life = Life(at_ns, traced, [])
+    life = Life(request, traced, asked, [])
     run.lives.append(life)
     run.replica_of.append(index)
-    run.replicas[index].submit(request, life)
-    return index
+    replica.submit(life)
+    return index, request.handed_ns
+
+
+BEGINNING_TOKENS = 1024
+"""Prompts that agree so far count as beginning alike. Less is often a system prompt that all share."""
+
+
+def _beginning(traced: TraceRequest) -> bytes:
+    if not traced.prefix_ids:
+        return b""
+    ids = traced.prefix_ids[: -(-BEGINNING_TOKENS // traced.prefix_block_tokens)]
+    return ",".join(map(str, ids)).encode()
 
 
 _ZEROS = (0,) * 4096
