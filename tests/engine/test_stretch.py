@@ -36,6 +36,7 @@ class Run:
                 self.engine.submit(replace(newcomer, arrived_ns=self.now, handed_ns=self.now), self.now)
             for request_id in self.trace.cancels(self.number):
                 self.engine.cancel(request_id)
+            self.engine.take_ended()
             steps = min(self.engine.quiet_steps(), self._until_news()) if self.skips else 0
             if steps > 0:
                 self.number += steps

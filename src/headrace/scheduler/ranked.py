@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Sequence
 
 from headrace.core.bill import Cause
-from headrace.core.output import Output
 from headrace.core.plan import Plan, Status, Work
 from headrace.core.settings import SchedulingPolicy, Settings
 from headrace.scheduler.aged_queue import AgedQueue
@@ -58,16 +57,15 @@ class RankedScheduler(Scheduler):
             self.queue_stands = False  # another one, who needs less, may come to the head by age alone
         return plan
 
-    def update(self, plan: Plan, token_ids: Sequence[int | None]) -> list[Output]:
-        if plan.chunks:
-            began_ns = max(self._planned_ns.popleft(), self._finished_ns)
-            self._finished_ns = self.now_ns
-            self._policy.finished(plan, self.now_ns - began_ns)
-        return super().update(plan, token_ids)
-
     def shift(self, steps: int) -> None:
         super().shift(steps)
         self._finished_ns = self.now_ns
+
+    def _take_back(self, plan: Plan) -> None:
+        super()._take_back(plan)
+        began_ns = max(self._planned_ns.popleft(), self._finished_ns)
+        self._finished_ns = self.now_ns
+        self._policy.finished(plan, self.now_ns - began_ns)
 
     def _fill(self, plan: Plan, cap: int) -> int:
         self._lacks_blocks = False
