@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.core.plan import Plan, Work
 from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import SchedulingPolicy, Settings
+from headrace.scheduler.policy import OVERDUE
 from headrace.scheduler.ranked import RankedScheduler, make_scheduler
 from headrace.scheduler.scheduler import Scheduler
 from headrace.scheduler.shortest import PATIENCE
@@ -84,32 +85,30 @@ def test_a_running_long_prompt_gives_its_blocks_to_a_decode_and_not_the_other_wa
     assert not scheduler.works
 
 
-def overtaking_tokens(plan: Plan, work: Work) -> int:
-    """Tokens of prompts that later requests than `work` got in this step."""
-    return sum(
-        chunk.tokens
-        for chunk in plan.chunks
-        if chunk.work.arrival > work.arrival and (chunk.tokens > 1 or chunk.work in plan.admitted)
-    )
-
-
 @given(st.integers(0, 10**9))
-def test_shortest_lets_later_requests_overtake_by_a_bounded_multiple_of_ones_own_work(seed: int) -> None:
+def test_shortest_lets_nobody_pass_who_comes_after_a_multiple_of_ones_own_work_is_done(seed: int) -> None:
+    """Once PATIENCE times P tokens of prompts were computed since a request with P tokens came."""
     rng = random.Random(seed)
     settings = replace(SHORTEST, max_num_batched_tokens=rng.choice([64, 128]))
     scheduler = make_scheduler(settings)
-    overtaken: dict[str, int] = {}
+    came_at: dict[int, int] = {}
+    computed = 0
     for number in range(rng.randint(2, 60)):
         for each in range(rng.choice([0, 1, 1, 2, 5])):
             if len(scheduler.works) < settings.max_num_seqs:
-                work = scheduler.add(request(f"r{number}-{each}", rng.choice([3, 20, 60, 300]), max_tokens=2))
-                overtaken[work.request.request_id] = 0
+                prompt = rng.choice([1, 3, 20, 60, 300])
+                came_at[scheduler.add(request(f"r{number}-{each}", prompt, max_tokens=2)).arrival] = computed
         unanswered = [work for work in scheduler.works.values() if work.num_tokens == work.num_prompt_tokens]
         plan = step(scheduler)
+        given_to = {
+            chunk.work.arrival for chunk in plan.chunks if chunk.tokens > 1 or chunk.work in plan.admitted
+        }
+        answered = {chunk.work.arrival for chunk in plan.chunks if chunk.samples}
         for work in unanswered:
-            overtaken[work.request.request_id] += overtaking_tokens(plan, work)
-            allowed = PATIENCE * work.num_prompt_tokens + settings.max_num_batched_tokens
-            assert overtaken[work.request.request_id] <= allowed, work
+            closed_at = came_at[work.arrival] + PATIENCE * work.num_prompt_tokens
+            if closed_at <= computed and work.arrival not in answered:
+                assert all(came_at[arrival] < closed_at for arrival in given_to), work
+        computed += sum(chunk.tokens for chunk in plan.chunks if chunk.work.arrival in given_to)
 
 
 def steps_until_answered(scheduler: Scheduler, work: Work, flood: Sequence[int]) -> int:
@@ -143,28 +142,25 @@ def test_slo_ends_a_long_prompt_in_a_flood_of_urgent_ones_that_never_ends() -> N
 
 @BOTH
 @given(st.integers(0, 10**9))
-def test_nobody_who_came_later_is_admitted_while_an_overdue_request_waits(
+def test_who_is_admitted_ranked_before_everybody_who_is_left_in_the_queue(
     policy: SchedulingPolicy, seed: int
 ) -> None:
+    """The overdue first among them: whatever blocks or slots the head lacks, nobody passes it."""
     trace = make_ending_trace(seed)
-    scheduler = make_scheduler(
-        replace(
-            trace.settings,
-            scheduling_policy=policy,
-            slo="ttft 30ms" if policy is SchedulingPolicy.SLO else "",
-            async_scheduling=False,
-        )
-    )
+    goals = "ttft 30ms" if policy is SchedulingPolicy.SLO else ""
+    settings = replace(trace.settings, scheduling_policy=policy, slo=goals, async_scheduling=False)
+    scheduler = make_scheduler(settings)
     assert isinstance(scheduler, RankedScheduler)
     for number in range(trace.last_step + 50):
         for newcomer in trace.arrivals(number):
             scheduler.add(replace(newcomer, arrived_ns=scheduler.now_ns, handed_ns=scheduler.now_ns))
         scheduler._policy.begin_step(scheduler.now_ns)
-        overdue = [work for work in scheduler.waiting if scheduler._policy.rank(work)[0] == 0]
+        ranks = {work.arrival: scheduler._policy.rank(work) for work in scheduler.waiting}
         plan = step(scheduler)
-        passed_over = [work.arrival for work in overdue if work not in plan.admitted]
-        if passed_over:
-            assert all(work.arrival < min(passed_over) for work in plan.admitted)
+        admitted = [ranks.pop(work.arrival) for work in plan.admitted]
+        # Slack is weighed when a request queues, and shifts with what is learnt; being overdue does not.
+        left = [rank for rank in ranks.values() if rank[0] == OVERDUE or policy is SchedulingPolicy.SHORTEST]
+        assert not (admitted and left) or max(admitted) < min(left)
 
 
 @BOTH
@@ -202,7 +198,7 @@ def test_slo_does_not_make_others_late_for_one_that_is_late_anyway() -> None:
 
 
 def test_slo_gives_prompts_what_the_goal_of_the_decodes_leaves() -> None:
-    """A token of a prompt takes 1 ms and a decode 10: a goal of 60 ms leaves some 44 tokens."""
+    """A token of a prompt takes 1 ms, a decode 10. Of a goal of 60 ms four fifths are aimed at."""
     scheduler = make_scheduler(
         replace(SLO, block_size=4, max_num_batched_tokens=512, slo="ttft 1s, itl 60ms")
     )
@@ -216,7 +212,7 @@ def test_slo_gives_prompts_what_the_goal_of_the_decodes_leaves() -> None:
         scheduler.now_ns += took_ms[-1] * MS
         scheduler.update(plan, [7 if chunk.samples else None for chunk in plan.chunks])
     assert max(took_ms[1:]) <= 60, "the first one was planned without knowing what a decode takes"
-    assert min(took_ms[1:]) >= 45
+    assert min(took_ms[1:]) >= 40
 
 
 def test_slo_gives_prompts_a_share_even_where_the_decodes_cannot_meet_their_goal() -> None:

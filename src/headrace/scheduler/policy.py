@@ -1,8 +1,8 @@
 """The seam between how a step is filled and who comes first: what a ranked policy decides.
 
 A policy ranks requests that have a prompt to compute, waiting and running alike. It ages them: past
-a bound of its own a request is *overdue*, and the overdue come first, in the order of their arrival.
-So nobody is overtaken for ever, whatever arrives.
+a bound of its own a request is *overdue*, and the overdue come first, in the order in which they became
+so. Whoever comes after that cannot overtake it any more, so nobody is overtaken for ever.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from headrace.core.plan import Chunk, Plan, Status, Work
 Rank = tuple[int, int, int]
 """(tier, value, arrival), the smallest first. No two are equal."""
 OVERDUE, YOUNG = 0, 1
-"""Tiers. Who lost its blocks in the middle of its answer is as urgent as the overdue: somebody is reading."""
+"""Tiers. Who lost its blocks in the middle of its answer comes before all overdue: somebody is reading."""
 
 
 class Policy(Protocol):

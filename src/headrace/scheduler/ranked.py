@@ -8,7 +8,7 @@ of a long one that has begun. Here the long one pauses. It keeps its blocks, and
 to who ranks before it. The rest (blocks, the full-prompt gate, one head that nobody overtakes for want of
 blocks or slots, the long-prefill cap, async scheduling) is the identical scheduler's.
 
-Who gives way when blocks run out is the last of: overdue prompts by arrival, decodes by admission, young
+Who gives way when blocks run out is the last of: overdue prompts by rank, decodes by admission, young
 prompts by rank. The first of this order can take from everybody, so every step computes something; and
 whoever waits becomes overdue, so in the end it is first.
 """
@@ -91,13 +91,14 @@ class RankedScheduler(Scheduler):
 
     def _serve_prefills(self, plan: Plan, prefills: Sequence[Work], cap: int) -> None:
         """Chunks and admissions in the order of rank, until the share of this step is spent."""
-        share = self.settings.max_num_batched_tokens - len(plan.chunks)
-        if self.settings.enable_chunked_prefill:  # a prompt that must fit into one step gets the step
-            share = self._policy.prefill_share(plan.chunks, share)
-        left = share
         line = sorted((self._policy.rank(work), work) for work in prefills if work.status is Status.RUNNING)
         place = 0
         owed: list[Work] = []
+        share = self.settings.max_num_batched_tokens - len(plan.chunks)
+        # A prompt that must fit into one step gets the step.
+        if self.settings.enable_chunked_prefill and (line or self._next_to_admit(plan, owed)):
+            share = self._policy.prefill_share(plan.chunks, share)
+        left = share
         while left:
             head = self._next_to_admit(plan, owed)
             if place < len(line) and (head is None or line[place][0] <= self._policy.rank(head)):

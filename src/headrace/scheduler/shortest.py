@@ -1,8 +1,7 @@
 """`shortest`: who has the least left to compute before its first token comes first.
 
-The clock counts tokens of prompts, computed for anybody. A request whose prompt took P tokens when it
-came is overdue once `PATIENCE` times P have been computed since. So it is overtaken by later requests for
-at most `PATIENCE` times its own prefill work, and one step.
+The clock counts tokens of prompts, computed for anybody. A request with P tokens to compute when it came
+is overdue once `PATIENCE` times P have been computed since; whoever comes after that never overtakes it.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 from headrace.core.plan import Chunk, Plan, Work
 from headrace.scheduler.policy import OVERDUE, YOUNG, Rank, has_begun_to_answer, tokens_left
 
-PATIENCE = 8
+PATIENCE = 16
+"""8 lets the slowest short prompts near the knee wait up to twice as long; 32 gains little (docs/log.md)."""
 
 
 @dataclass(slots=True)
@@ -43,8 +43,10 @@ class Shortest:
 
     def rank(self, work: Work) -> Rank:
         claim = self._claims[work.arrival]
-        if claim.overdue_at <= self.clock or has_begun_to_answer(work):
+        if has_begun_to_answer(work):
             return OVERDUE, 0, work.arrival
+        if claim.overdue_at <= self.clock:
+            return OVERDUE, claim.overdue_at, work.arrival
         return YOUNG, tokens_left(work, claim.prompt_tokens), work.arrival
 
     def rank_changes_at(self, work: Work) -> int | None:

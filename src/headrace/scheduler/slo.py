@@ -22,7 +22,7 @@ from headrace.scheduler.step_times import StepTimes
 PATIENCE = 4
 LEAST_SHARE = 32
 """Of a step's tokens one in so many is for prompts whatever the decodes' goals: nobody waits for ever."""
-AIM = 0.9
+AIM = 0.8
 """The part of an ITL goal that a step is planned to take: the next one is never quite like the last."""
 
 
@@ -64,8 +64,10 @@ class LeastSlack:
 
     def rank(self, work: Work) -> Rank:
         claim = self._claims[work.arrival]
-        if claim.overdue_ns <= self.clock or has_begun_to_answer(work):
+        if has_begun_to_answer(work):
             return OVERDUE, 0, work.arrival
+        if claim.overdue_ns <= self.clock:
+            return OVERDUE, claim.overdue_ns, work.arrival
         start_by = self._start_by(work, claim)
         if start_by < self.clock:
             start_by += claim.overdue_ns - claim.goal_ns

@@ -9,9 +9,9 @@ rather than too low, and the correction goes too slowly rather than too far. Not
 only decode: a simulation takes those in one go.
 """
 
-REMEMBERED = 0.95
+REMEMBERED = 0.8
 """Weight of what was known of a token's cost when one more step comes back."""
-REMEMBERED_OF_MIXED = 0.5
+REMEMBERED_OF_MIXED = 0.3
 """The same for steps with decodes and prompts: their time changes with every request that comes or goes."""
 
 
