@@ -9,6 +9,7 @@ from headrace.cli.budgets import STEP_BUDGETS, BudgetOptions, Limits, Said, budg
 from headrace.cli.recipe import EngineRecipe, Flags
 from headrace.cli.sections import SectionedCommand
 from headrace.cli.stopping import terminated_like_interrupted
+from headrace.core.settings import SchedulingPolicy
 from headrace.executor.graph import KvCacheDtype
 from headrace.executor.models import locate
 from headrace.executor.tokenizer import OpenVinoTokenizer
@@ -143,7 +144,7 @@ def announcement(name: str, serving: Serving) -> str:
     settings, budget = serving.settings, serving.budget
     blocks, length = settings.usable_blocks, settings.max_model_len
     at_once = blocks / -(-length // settings.block_size)
-    cap = settings.long_prefill_token_threshold
+    cap, policy = settings.long_prefill_token_threshold, settings.scheduling_policy
     rows = (
         ("weights", f"{budget.weights_bytes / MIB:,.0f} MiB", ""),
         (
@@ -160,6 +161,7 @@ def announcement(name: str, serving: Serving) -> str:
         ("a step", f"{settings.max_num_batched_tokens:,} tokens", "--max-num-batched-tokens"),
         ("", f"{settings.max_num_seqs:,} requests", "--max-num-seqs"),
         *([("", f"{cap:,} tokens", "of one prompt: --long-prefill-token-threshold")] if cap else []),
+        *([("", policy.value, settings.slo)] if policy is not SchedulingPolicy.FCFS else []),
     )
     lines = (f"  {what:<9}{amount:>16}   {note}".rstrip() for what, amount, note in rows)
     return "\n".join((*lines, f"serving {name} at {serving.url}"))
