@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.plan import Chunk, Plan, Status
 from headrace.core.ports import Executor
-from headrace.core.request import SamplingParams
+from headrace.core.request import Grammar, GrammarKind, SamplingParams
 from headrace.executor.paged import PagedExecutor
 from headrace.executor.scripted import ScriptedExecutor
 from tests.executor.driving import answer, append, chunks_of, greedy, step, work
@@ -167,3 +167,14 @@ def test_log_probabilities_come_to_the_places_of_those_who_asked(executor: Execu
     assert found.top[0] == (found.token_id, found.logprob)
     assert len(found.top) == 4
     assert [logprob for _, logprob in found.top] == sorted((p for _, p in found.top), reverse=True)
+
+
+def test_an_answer_keeps_to_its_grammar_also_after_a_preemption(executor: Executor) -> None:
+    either = SamplingParams(20, seed=3, grammar=Grammar(GrammarKind.REGEX, "[0-9]{4}(!|\\?)"))
+    calm = work("calm", PROMPT, either, BLOCKS)
+    expected = answer(executor, calm, 3)
+    moved = work("moved", PROMPT, either, ELSEWHERE)
+    before = answer(executor, moved, 2)
+    executor.forget(moved)
+    moved.block_ids = list(OTHERS)
+    assert before + answer(executor, moved, 1) == expected

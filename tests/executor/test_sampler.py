@@ -7,10 +7,19 @@ from hypothesis import strategies as st
 from headrace.core.plan import Chunk, Plan, Status
 from headrace.core.ports import StepResult
 from headrace.core.request import SamplingParams
+from headrace.executor.grammars import Grammars, Vocabulary
 from headrace.executor.sampler import Sampler, logprobs_of
 from tests.executor.driving import work
 
 VOCABULARY = 700
+
+
+def no_vocabulary() -> Vocabulary:
+    raise AssertionError("nobody asks for a grammar")
+
+
+def make_sampler() -> Sampler:
+    return Sampler(VOCABULARY, Grammars(no_vocabulary))
 
 
 def plan_of(*params: SamplingParams) -> Plan:
@@ -42,28 +51,28 @@ def test_they_are_of_the_logits_before_any_change() -> None:
     rows = rows_of(3)
     expected = logprobs_of(rows[1].copy(), 3, 1)
     result = StepResult([None] * 3)
-    Sampler(VOCABULARY).draw(rows, plan_of(SamplingParams(5), biased, SamplingParams(5)), [0, 1, 2], result)
+    make_sampler().draw(rows, plan_of(SamplingParams(5), biased, SamplingParams(5)), [0, 1, 2], result)
     assert result.token_ids[1] == 3
     assert result.logprobs == {1: expected}
 
 
 def test_who_asks_for_nothing_gets_no_record_of_it() -> None:
     result = StepResult([None] * 2)
-    Sampler(VOCABULARY).draw(rows_of(2), plan_of(SamplingParams(5), SamplingParams(5)), [0, 1], result)
+    make_sampler().draw(rows_of(2), plan_of(SamplingParams(5), SamplingParams(5)), [0, 1], result)
     assert (result.logprobs, result.failed) == (None, None)
 
 
 def test_neighbours_that_change_their_logits_change_no_other_draw() -> None:
     mine = SamplingParams(5, temperature=0.9, min_p=0.01, top_k=50, seed=3)
     alone, crowded = StepResult([None]), StepResult([None] * 3)
-    Sampler(VOCABULARY).draw(rows_of(3)[:1], plan_of(mine), [0], alone)
+    make_sampler().draw(rows_of(3)[:1], plan_of(mine), [0], alone)
     other = SamplingParams(5, presence_penalty=1.0, bad_words=((7,),), min_tokens=3, eos_token_id=5)
-    Sampler(VOCABULARY).draw(rows_of(3), plan_of(mine, other, other), [0, 1, 2], crowded)
+    make_sampler().draw(rows_of(3), plan_of(mine, other, other), [0, 1, 2], crowded)
     assert crowded.token_ids[0] == alone.token_ids[0]
 
 
 def test_nothing_is_kept_for_a_request_that_ended_while_the_step_ran() -> None:
-    sampler = Sampler(VOCABULARY)
+    sampler = make_sampler()
     plan = plan_of(SamplingParams(5, presence_penalty=1.0), SamplingParams(5))
     for chunk in plan.chunks:
         chunk.work.status = Status.FINISHED

@@ -5,6 +5,7 @@ is decided here, where the model is known: how many blocks the memory gives, and
 request of full length fits into them.
 """
 
+import threading
 from dataclasses import dataclass
 
 from headrace.capacity.kv import (
@@ -74,6 +75,8 @@ class EngineRecipe:
 
     def __call__(self) -> Built:
         model = load(self.files, self.flags.kv_cache_dtype)
+        # The first request with a grammar would wait a second for it, and everybody else with it.
+        threading.Thread(target=model.grammars.prepare, name="vocabulary", daemon=True).start()
         kv = _kv_budget(self.flags, model)
         settings = self.flags.settings(kv.num_blocks, model.block_size)
         executor = PagedExecutor(model, kv.num_blocks)

@@ -21,7 +21,9 @@ from openvino import opset13
 from openvino._offline_transformations import paged_attention_transformation
 
 from headrace.core.errors import BadInput, ModelUnusable
+from headrace.executor.grammars import Grammars
 from headrace.executor.models import ModelFiles
+from headrace.executor.tokenizer import OpenVinoTokenizer
 
 
 class KvCacheDtype(StrEnum):
@@ -62,6 +64,7 @@ class PagedModel:
     """Tokens a block holds; the plugin decides (32 on CPUs)."""
     vocab_size: int
     kv_cache_dtype: KvCacheDtype
+    grammars: Grammars
 
     @property
     def weights_bytes(self) -> int:
@@ -97,7 +100,8 @@ def load(
             f"OpenVINO cannot run {files.name} ({files.folder}): {reason}",
             "if the folder may be damaged, remove it and convert or export the model again",
         ) from error
-    return PagedModel(files, compiled, caches, block_size, vocab_size, dtype)
+    grammars = Grammars(lambda: OpenVinoTokenizer(files).vocabulary())
+    return PagedModel(files, compiled, caches, block_size, vocab_size, dtype, grammars)
 
 
 def plugin_properties(dtype: KvCacheDtype, num_threads: int | None = None) -> dict[str, str | int]:

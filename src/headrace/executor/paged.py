@@ -28,7 +28,7 @@ class PagedExecutor:
     def __init__(self, model: PagedModel, num_blocks: int) -> None:
         self.model = model
         self.num_blocks = num_blocks
-        self.sampler = Sampler(model.vocab_size)
+        self.sampler = Sampler(model.vocab_size, model.grammars)
         self._block_size = model.block_size
         self._request = model.compiled.create_infer_request()
         self._place = {port.any_name: place for place, port in enumerate(model.compiled.inputs)}
@@ -51,6 +51,7 @@ class PagedExecutor:
             return result
         sampling = self._feed(plan)
         self._request.start_async()  # `infer` would copy the logits into a dictionary
+        self.sampler.expect(plan)
         self._request.wait()
         forward_ns = time.monotonic_ns()
         result.forward_ns = forward_ns - start_ns

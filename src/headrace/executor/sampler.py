@@ -5,6 +5,7 @@
 Most requests change nothing and ask for nothing; for them this is one look into a dictionary.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from headrace.core.plan import Plan, Status, Work
 from headrace.core.ports import StepResult
 from headrace.core.request import SamplingParams
 from headrace.executor.adjust import Adjustment, GrammarFailed, changes_logits
+from headrace.executor.grammars import Grammars
 from headrace.executor.sampling import at_least_the_largest, sample
 
 Floats = NDArray[np.float32]
@@ -23,8 +25,9 @@ Floats = NDArray[np.float32]
 class Sampler:
     """Keeps by request what its answer so far means for its next token."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, grammars: Grammars) -> None:
         self._vocab_size = vocab_size
+        self._grammars = grammars
         self._adjustments: dict[str, Adjustment | None] = {}
 
     @property
@@ -46,14 +49,14 @@ class Sampler:
             param = work.request.sampling
             params.append(param)
             num_outputs.append(work.num_tokens - work.num_prompt_tokens)
-            adjustment = self._adjustment(work)
-            if param.num_logprobs is not None:  # of the model's own logits, as in vLLM
-                asked[row] = logits[row].copy() if adjustment else logits[row]
-            if adjustment is not None:
-                try:
+            if param.num_logprobs is not None:  # of the model's own logits
+                asked[row] = logits[row].copy() if changes_logits(param) else logits[row]
+            try:
+                adjustment = self._adjustment(work)
+                if adjustment is not None:
                     adjustment.apply(logits[row], work)
-                except GrammarFailed as error:
-                    failed[place] = str(error)
+            except GrammarFailed as error:
+                failed[place] = str(error)
         drawn = sample(logits, params, num_outputs)
         for place, token in zip(places, drawn, strict=True):
             result.token_ids[place] = token
@@ -61,10 +64,18 @@ class Sampler:
             result.logprobs = {
                 places[row]: logprobs_of(raw, drawn[row], params[row].num_logprobs or 0)
                 for row, raw in asked.items()
+                if places[row] not in failed
             }
         for place in failed:
             result.token_ids[place] = None
         result.failed = failed or None
+
+    def expect(self, plan: Plan) -> None:
+        """Make ready for those who come for the first time: a grammar may take a while to compile."""
+        for work in plan.admitted:
+            if work.request.sampling.grammar is not None:
+                with contextlib.suppress(GrammarFailed):  # `draw` will say so
+                    self._adjustment(work)
 
     def forget(self, work: Work) -> None:
         self._adjustments.pop(work.request.request_id, None)
@@ -74,8 +85,10 @@ class Sampler:
         if request_id in self._adjustments:
             return self._adjustments[request_id]
         made = None
+        grammar = work.request.sampling.grammar
         if changes_logits(work.request.sampling):
-            made = Adjustment(work, self._vocab_size, None)
+            matcher = None if grammar is None else self._grammars.matcher(grammar)
+            made = Adjustment(work, self._vocab_size, matcher)
         if work.status is not Status.FINISHED:  # else nobody would have it forgotten
             self._adjustments[request_id] = made
         return made

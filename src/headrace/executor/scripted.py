@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import BadInput
 from headrace.core.plan import Chunk, Plan, Status, Work
 from headrace.core.ports import Chat, StepResult
 from headrace.core.request import Grammar
 from headrace.executor.adjust import changes_logits
+from headrace.executor.grammars import Grammars, Vocabulary
 from headrace.executor.sampler import Sampler
 
 _MASK = (1 << 62) - 1
@@ -62,7 +62,7 @@ class ScriptedExecutor:
         self._script = script
         self._kv: NDArray[np.int64] = np.full((num_blocks, block_size), _EMPTY, np.int64)
         self._digests: dict[str, _Digests] = {}
-        self._sampler = Sampler(ScriptedTokenizer.vocab_size)
+        self._sampler = Sampler(ScriptedTokenizer.vocab_size, _GRAMMARS)
 
     def run(self, plan: Plan) -> StepResult:
         start_ns = time.monotonic_ns()
@@ -197,4 +197,14 @@ class ScriptedTokenizer:
         return tools + turns + end
 
     def check_grammar(self, grammar: Grammar) -> None:
-        raise BadInput(f"structured outputs ({grammar.kind}) are not supported yet")
+        _GRAMMARS.check(grammar)
+
+
+_GRAMMARS = Grammars(
+    lambda: Vocabulary(
+        tokens=[*(bytes((byte,)) for byte in range(256)), b"<|end|>"],
+        special_token_ids=(ScriptedTokenizer.eos_token_id,),
+        eos_token_id=ScriptedTokenizer.eos_token_id,
+        encode=ScriptedTokenizer().encode,
+    )
+)

@@ -7,6 +7,7 @@ runs in jinja2's sandbox and gets a fixed number of steps.
 """
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -23,8 +24,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from headrace.core.errors import BadInput, ModelUnusable
 from headrace.core.ports import Chat
 from headrace.core.request import Grammar
+from headrace.executor.grammars import Grammars, Vocabulary
 from headrace.executor.models import ModelFiles
 
+_SPACE = "\u2581".encode()
+_BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
 _MOST_STEPS = 300_000  # lines of the template's Python; real ones take some dozen a message
 
 
@@ -42,7 +46,8 @@ class OpenVinoTokenizer:
                 "if the folder may be damaged, remove it and convert or export the model again",
             ) from error
         self._vocab_size = max(vocab.values()) + 1
-        self._token_bytes = {token_id: _as_bytes(text) for text, token_id in vocab.items()}
+        self._token_bytes = in_bytes({token_id: _as_bytes(text) for text, token_id in vocab.items()})
+        self._grammars = Grammars(self.vocabulary)
         self._template = _ChatTemplate(
             self._tokenizer.get_original_chat_template() or self._tokenizer.chat_template,
             self._tokenizer.get_bos_token(),
@@ -87,7 +92,31 @@ class OpenVinoTokenizer:
         return self._template.render(chat)
 
     def check_grammar(self, grammar: Grammar) -> None:
-        raise BadInput(f"structured outputs ({grammar.kind}) are not supported yet")
+        self._grammars.check(grammar)
+
+    def vocabulary(self) -> Vocabulary:
+        """What each token is in bytes, as far as it can be part of a text."""
+        with self._lock:
+            alone = [[token] for token in range(self._vocab_size)]
+            shown = self._tokenizer.decode(alone, skip_special_tokens=False)
+            visible = self._tokenizer.decode(alone, skip_special_tokens=True)
+        tokens = range(self._vocab_size)
+        return Vocabulary(
+            tokens=[self.token_bytes(token) for token in tokens],
+            special_token_ids=[token for token in tokens if shown[token] and not visible[token]],
+            eos_token_id=self.eos_token_id,
+            encode=self.encode,
+        )
+
+
+def in_bytes(pieces: dict[int, bytes]) -> dict[int, bytes]:
+    """SentencePiece writes a space as U+2581 and, where it falls back to bytes, a byte as <0x0A>."""
+    if b"<0x0A>" not in pieces.values():
+        return pieces
+    return {
+        token: bytes((int(byte[1], 16),)) if (byte := _BYTE.fullmatch(piece)) else piece.replace(_SPACE, b" ")
+        for token, piece in pieces.items()
+    }
 
 
 class _ChatTemplate:
