@@ -278,7 +278,10 @@ def test_the_real_model_conforms_batched_chunked_and_preempted(
         (grammar("choice", ["positive", "negative"]), lambda text: text in {"positive", "negative"}),
         (None, lambda _: True),
     ]
-    prompts = [tokenizer.encode(f"Question {place}: order some tea. Answer in JSON:") for place in range(10)]
+    # Seven tokens short of a second block, so that all want one at about the same time.
+    prompts = [
+        tokenizer.encode(f"Order {place} some tea, now. Answer in JSON:" * 3)[:25] for place in range(10)
+    ]
     asked = [
         request(
             f"{temperature} {place}",
