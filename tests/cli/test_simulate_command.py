@@ -1,7 +1,10 @@
 """`headrace simulate`: a table, a verdict, a record; and settings and files that are refused."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,8 +120,8 @@ def test_without_a_machine_the_number_of_blocks_must_be_said(tmp_path: Path) -> 
         (["--cost", "llama-3.1-8b/l4"], "one request of 131,072 tokens does not fit"),
         (["--max-num-batched-tokens", "16", "--max-num-seqs", "32"], "must be at least max_num_seqs"),
         (["--max-num-seqs", "0"], "max_num_seqs is 0"),
-        (["--max-model-len", "400"], "no request can be served. The first: .* 500 tokens"),
-        (["--num-gpu-blocks-override", "9"], "no request can be served. The first: .* blocks"),
+        (["--max-model-len", "400"], "none of the 100 requests fits. .* 500 tokens"),
+        (["--num-gpu-blocks-override", "9"], "none of the 100 requests fits. .* blocks"),
         (["--block-size", "0"], "block-size is 0"),
         (["--watermark", "2"], "watermark is 2"),
         (["--output", "/no/such/folder/x.jsonl"], "there is no folder"),
@@ -157,3 +160,66 @@ def test_requests_that_do_not_fit_are_failures_among_the_others(tmp_path: Path) 
 @pytest.mark.parametrize(("span_s", "width_s"), [(0, 0.001), (1, 0.005), (400, 1), (3500, 10), (1e12, 5e7)])
 def test_bins_have_even_widths(span_s: float, width_s: float) -> None:
     assert even_width_s(span_s) == pytest.approx(width_s)
+
+
+@pytest.mark.slow
+def test_every_output_is_equal_to_the_byte_in_any_process_and_under_any_hash_seed(tmp_path: Path) -> None:
+    path = tmp_path / "shared.jsonl"
+    rows = (
+        {"timestamp": 40 * number, "input_length": 600, "output_length": 9, "hash_ids": [number % 5, number]}
+        for number in range(60)
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outputs: set[tuple[bytes, bytes]] = set()
+    for seed in ("0", "1", "2"):
+        kept = tmp_path / "run.jsonl"
+        command = (sys.executable, "-m", "headrace", "simulate", str(path), *COST, "--replicas", "3")
+        more = ("--router", "prefix-affine", "--output", str(kept), "--json")
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run((*command, *more), env=environment, capture_output=True, check=True)
+        outputs.add((done.stdout, kept.read_bytes()))
+    assert len(outputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        (bytes(range(256)) * 9, "line 1: not a workload"),
+        (b'{"timestamp": 1, "input_length": 5, "output_length": 5}\n{"timestamp": 2, "inp', "cut off"),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,4", ""),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374", "may be cut off"),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no request"),
+        (
+            b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:47,9,9\n2023-11-16 18:15:46.993,9,9",
+            "line 3: out of order, 0.007 s before the row above it",
+        ),
+    ],
+)
+def test_a_file_that_is_empty_binary_cut_off_or_out_of_order_is_refused(
+    tmp_path: Path, content: bytes, complaint: str
+) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(content)
+    result = simulate(path, *COST)
+    assert result.exit_code == (2 if complaint else 0), result.output
+    assert complaint in result.stderr
+
+
+def test_a_workload_that_cannot_fit_is_refused_with_how_many_and_the_largest(tmp_path: Path) -> None:
+    result = simulate(workload(tmp_path), *COST, "--max-model-len", "400")
+    assert result.exit_code == 2
+    assert "none of the 100 requests fits. The largest has 500 prompt and 20 output tokens" in result.stderr
+
+
+def test_a_cost_of_another_model_is_refused(tmp_path: Path) -> None:
+    result = simulate(workload(tmp_path), *COST, "--model", "qwen3-8b")
+    assert result.exit_code == 2
+    assert "is the cost of llama-3.1-8b, not of qwen3-8b" in result.stderr
+
+
+def test_an_endless_run_is_refused_with_how_long_it_would_be(tmp_path: Path) -> None:
+    result = simulate(workload(tmp_path), *COST, "--scale", "1e-9")
+    assert result.exit_code == 2
+    assert "at most 31622400 s" in result.stderr

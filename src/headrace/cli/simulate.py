@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Unpack
@@ -14,11 +13,13 @@ from headrace import __version__
 from headrace.cli.budgets import STEP_BUDGETS, Said, budget_options
 from headrace.cli.costs import load_cost
 from headrace.cli.sections import SectionedCommand
-from headrace.cli.twin import BLOCK_SIZE, Twin, TwinOptions, front_end_of, twin_of
+from headrace.cli.sweep import SimulationJudge, choices_of, sweep
+from headrace.cli.twin import BLOCK_SIZE, Twin, TwinOptions, front_end_of, refuse_what_fits_nowhere, twin_of
 from headrace.core.errors import BadInput
 from headrace.gateway.router import LeastRequests, LeastTokens, PrefixAffine, RoundRobin, Router
 from headrace.measure import record
 from headrace.report.simulated import print_simulated, simulated_json
+from headrace.report.sweep import print_sweep, sweep_json
 from headrace.report.units import seconds
 from headrace.sim.measurement import About, measurement_of
 from headrace.sim.overload import judge_load
@@ -28,7 +29,7 @@ from headrace.workload.forms import TraceFormat
 from headrace.workload.readers import ReadTrace, read_trace
 from headrace.workload.reshape import scaled, spread
 
-ROUTERS: dict[str, Callable[[], Router]] = {
+ROUTERS: dict[str, type[Router]] = {
     "round-robin": RoundRobin,
     "least-requests": LeastRequests,
     "least-tokens": LeastTokens,
@@ -49,8 +50,12 @@ class Options(TwinOptions):
     scale: float
     spread: bool
     cost: str
+    model: str | None
     replicas: int
     router: str
+    sweep: tuple[str, ...]
+    workers: int | None
+    ray: str | None
     output: Path | None
     as_json: bool
 
@@ -84,7 +89,8 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
     short_help="What would happen under other settings, load or hardware.",
     sections={
         "Workload": ("trace_format", "prefix_block_tokens", "first", "until", "scale", "spread"),
-        "Machine": ("cost", "replicas", "router", "async_scheduling"),
+        "Machine": ("cost", "model", "replicas", "router", "async_scheduling"),
+        "Many at once": ("sweep", "workers", "ray"),
         "Budgets of a step": STEP_BUDGETS,
         "Budget of memory": (
             *("max_model_len", "kv_cache_memory_bytes", "enable_prefix_caching"),
@@ -122,6 +128,7 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
     metavar="NAME|FILE.json",
     help="How long steps take: a GPU and a model of the catalogue, or a file of `headrace calibrate`.",
 )
+@click.option("--model", metavar="NAME", help="Refuse a cost of any other model.")
 @click.option("--replicas", type=int, default=1, show_default=True, help="Servers behind one router.")
 @click.option(
     "--router",
@@ -154,6 +161,14 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
     )
 )
 @click.option(
+    "--sweep",
+    multiple=True,
+    metavar="NAME=V,V",
+    help="Every combination of these values instead of one run; may be given again for another setting.",
+)
+@click.option("--workers", type=int, metavar="N", help="Simulations at once.  [default: one per core]")
+@click.option("--ray", metavar="ADDRESS", help="Spread a sweep over a Ray cluster, such as 10.0.0.1:6379.")
+@click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.jsonl",
@@ -170,17 +185,20 @@ def simulate(workload: Path, **options: Unpack[Options]) -> None:
       headrace simulate azure_conv.csv --cost llama-3.1-8b/h100
       headrace simulate azure_conv.csv --cost llama-3.1-8b/h100 --scale 4 --max-num-seqs 256
       headrace simulate run.jsonl --cost calibrated.json --replicas 2 --output twin.jsonl --json
+      headrace simulate run.jsonl --cost calibrated.json --sweep max_num_seqs=64,128,256
     """
     output = options["output"]
     if output is not None and not output.parent.is_dir():
         raise BadInput(f"--output {output}: there is no folder {output.parent}")
     trace = _read(workload, options)
-    twin = twin_of(load_cost(options["cost"]), options, trace.requests)
+    if options["sweep"] or options["workers"] is not None or options["ray"] is not None:
+        _sweep(trace, options)
+        return
+    twin = twin_of(load_cost(options["cost"], options["model"]), options, trace.requests)
     watch = Watch(even_width_s(trace.requests[-1].due_at), _Progress(len(trace.requests)))
     fleet = Fleet(options["replicas"], ROUTERS[options["router"]], front_end_of(twin.cost))
     simulated = run_simulation(trace.requests, twin.settings, twin.cost, fleet=fleet, watch=watch)
-    if all(life.refused for life in simulated.lives):
-        raise BadInput(f"{workload}: no request can be served. The first: {simulated.lives[0].refused}")
+    refuse_what_fits_nowhere(simulated)
     measurement = measurement_of(simulated, _about(workload, trace, twin, options))
     load = judge_load(measurement.timelines)
     if output is not None:
@@ -190,6 +208,21 @@ def simulate(workload: Path, **options: Unpack[Options]) -> None:
         click.echo(f"Record: {output}")
     if options["as_json"]:
         click.echo(json.dumps(simulated_json(measurement, simulated, load)))
+
+
+def _sweep(trace: ReadTrace, options: Options) -> None:
+    if not options["sweep"] or options["output"] is not None:
+        raise BadInput(
+            "--workers and --ray are of a --sweep, and --output is not: it has no record of one run",
+            "--sweep max_num_seqs=64,128 --json",
+        )
+    choices = choices_of(options["sweep"], click.get_current_context())
+    cost, router = load_cost(options["cost"], options["model"]), ROUTERS[options["router"]]
+    judge = SimulationJudge(trace.requests, cost, options, options["replicas"], router)
+    swept = sweep(judge, choices, options["workers"], options["ray"])
+    print_sweep(swept, Console(highlight=False))
+    if options["as_json"]:
+        click.echo(json.dumps(sweep_json(swept)))
 
 
 def _read(workload: Path, options: Options) -> ReadTrace:

@@ -15,6 +15,7 @@ from headrace.core.cost import FrontEnd, Machine
 from headrace.core.errors import BadInput
 from headrace.core.settings import Settings
 from headrace.executor.cost import FittedCost
+from headrace.sim.run import Simulated
 from headrace.workload.trace import TraceRequest
 
 BLOCK_SIZE = 16
@@ -68,6 +69,19 @@ def twin_of(cost: LoadedCost, options: TwinOptions, requests: Sequence[TraceRequ
 def front_end_of(cost: LoadedCost) -> FrontEnd | None:
     """None where nobody measured what lies between client and engine."""
     return cost.front_end if isinstance(cost, FittedCost) else None
+
+
+def refuse_what_fits_nowhere(simulated: Simulated) -> None:
+    """Raises `BadInput` where not one request could be served: how many, the largest, and why."""
+    lives = simulated.lives
+    if not all(life.refused for life in lives):
+        return
+    largest = max(lives, key=lambda life: life.traced.prompt_tokens + life.traced.output_tokens)
+    raise BadInput(
+        f"none of the {len(lives):,} requests fits. The largest has {largest.traced.prompt_tokens:,} prompt "
+        f"and {largest.traced.output_tokens:,} output tokens: {largest.refused}",
+        "more KV cache, a larger --max-model-len, or another workload",
+    )
 
 
 def _num_blocks(flags: Flags, machine: Machine | None, block_size: int) -> int:

@@ -15,10 +15,9 @@ from typing import BinaryIO
 
 from headrace.core.errors import BadInput
 from headrace.workload.forms import KNOWN, ROWS, Lines, Row, TraceFormat, form_of
-from headrace.workload.trace import TraceRequest
+from headrace.workload.trace import LONGEST_S, TraceRequest
 
 MOST_LINE_BYTES = 1 << 24
-LONGEST_S = 366 * 86_400.0
 MOST_TOKENS = 1 << 24
 """Of one request. No context is that long; a number beyond is a slip that would only take memory."""
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import isfinite
 
 from headrace.core.errors import BadInput
-from headrace.workload.trace import TraceRequest
+from headrace.workload.trace import LONGEST_S, TraceRequest
 
 
 def scaled(requests: Sequence[TraceRequest], load: float) -> tuple[TraceRequest, ...]:
@@ -16,6 +16,11 @@ def scaled(requests: Sequence[TraceRequest], load: float) -> tuple[TraceRequest,
         raise BadInput(f"the load cannot be scaled by {load:g}", "2 doubles the rate, 0.5 halves it")
     if load == 1:
         return tuple(requests)
+    span_s = requests[-1].due_at / load if requests else 0.0
+    if span_s > LONGEST_S:
+        raise BadInput(
+            f"scaled by {load:g} the workload lasts {span_s:g} s; at most {LONGEST_S:.0f} s", "scale less"
+        )
     return tuple(replace(traced, due_at=traced.due_at / load) for traced in requests)
 
 

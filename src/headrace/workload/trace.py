@@ -6,6 +6,9 @@ a trace without prefix information shares nothing.
 
 from dataclasses import dataclass
 
+LONGEST_S = 366 * 86_400.0
+"""From the first request to the last. Beyond it the unit of time is another one, or the run has no end."""
+
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
