@@ -1,24 +1,26 @@
 """The embedded engine on this machine: predicted first, then measured.
 
-    calibrate -> for each scenario: simulate, then serve it, twice -> errors beside the real runs' spread
-              -> for up to 12 settings of one workload: simulate all, then serve each -> Kendall's tau
+    calibrate -> predict all points -> serve each, until two runs were undisturbed -> errors, spread
+              -> up to 12 settings of one workload: predict all, then serve each   -> Kendall's tau
 
 Nothing that was measured after the calibration goes into a prediction. Every real run has a server of
-its own, so that none finds the other's prefixes, and a crowd of other requests goes before it. That
-crowd's steps tell how fast the machine is just then, beside the calibration. On a shared machine this
-changes, so a second set of errors, "at its pace", has that factor taken out: what is left is the model's.
+its own, so that none finds the other's prefixes, and a crowd of other requests goes before it. A run
+while others used the machine (`measure.neighbours`) is done again; its results are kept but not counted.
+With a record the benchmark can be done in parts, each going on where the one before it ended.
 """
 
 import asyncio
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
+from bench.fidelity.record import Record, Seen
 from bench.fidelity.scenarios import (
     FULL,
     QUICK,
@@ -33,13 +35,13 @@ from bench.fidelity.scenarios import (
 from headrace.cli.calibrate import in_words
 from headrace.cli.calibrating import Plan, calibrate_embedded
 from headrace.cli.measuring import Target, run_timetable
-from headrace.core.cost import CostModel, StepShape
 from headrace.core.exchange import Arrival
 from headrace.core.settings import Settings
 from headrace.core.timeline import Failure, Timeline
 from headrace.executor.cost import FittedCost
 from headrace.executor.models import locate
 from headrace.executor.tokenizer import OpenVinoTokenizer
+from headrace.measure.neighbours import Neighbours
 from headrace.measure.serving import crowd, step_ns_of
 from headrace.sim.measurement import timelines_and_failures
 from headrace.sim.run import Fleet, simulate
@@ -59,6 +61,9 @@ METRICS: dict[str, tuple[str, float]] = {
     "output_tokens_per_s": ("output tokens/s", 1.0),
     "preemptions": ("preemptions", 1.0),
 }
+AIM_PCT = 5.0
+RANKED_SEED = 7
+RANKED_PREFIX = "ranked: "
 SHARES = tuple(name for name in METRICS if name != "preemptions")
 """Metrics whose errors are shares. Preemptions are small whole numbers, so they are told as they are."""
 
@@ -78,35 +83,30 @@ class Length:
 
 
 LENGTHS = {
-    "full": Length(FULL, RANKED, 90.0, 12.0, 9.0, 690.0),
-    "quick": Length(QUICK, RANKED[:5], 40.0, 8.0, 7.0, 225.0),
+    "full": Length(FULL, RANKED, 90.0, 12.0, 9.0, 1500.0),
+    "quick": Length(QUICK, RANKED[:5], 40.0, 8.0, 7.0, 300.0),
 }
-SHARE_OF_RANKING = 0.33
-"""Of the whole time: the scenarios end early enough to leave it."""
+
+
+@dataclass(slots=True)
+class Point:
+    """What is predicted, then measured."""
+
+    name: str
+    budgets: Budgets
+    arrivals: Sequence[Arrival]
+    repeats: int
+    predicted: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One run in numbers, real or predicted."""
+class Compared:
+    """One point's errors and the spread of its real runs, by metric; preemptions predicted and seen."""
 
-    ttft_p50_s: float
-    ttft_p95_s: float
-    itl_mean_s: float
-    output_tokens_per_s: float
-    preemptions: float
-    pace: float = 1.0
-    """Of the machine just before: how long a step took, in those of the calibration."""
-
-
-@dataclass(frozen=True, slots=True)
-class Paced:
-    """A cost model on a machine that is slower by a factor."""
-
-    cost: CostModel
-    pace: float
-
-    def step_ns(self, shape: StepShape) -> int:
-        return round(self.cost.step_ns(shape) * self.pace)
+    name: str
+    errors_pct: Mapping[str, float]
+    spreads_pct: Mapping[str, float]
+    preemptions: tuple[float, float]
 
 
 class Bench:
@@ -125,14 +125,10 @@ class Bench:
         knee_rps = len(probe) / max(self._ends_s(at_once, scenario.budgets))
         return requests(scenario.kind, scenario.load * knee_rps, run_s, seed)
 
-    def predict(self, arrivals: Sequence[Arrival], budgets: Budgets, pace: float = 1.0) -> Seen:
+    def predict(self, arrivals: Sequence[Arrival], budgets: Budgets) -> Seen:
         assert self._cost.front_end is not None, "a calibration measures it"
-        simulated = simulate(
-            self._trace(arrivals),
-            self._settings(budgets),
-            Paced(self._cost, pace),
-            fleet=Fleet(front_end=self._cost.front_end),
-        )
+        fleet = Fleet(front_end=self._cost.front_end)
+        simulated = simulate(self._trace(arrivals), self._settings(budgets), self._cost, fleet=fleet)
         return _seen(timelines_and_failures(simulated), simulated.preemptions)
 
     def measure(self, arrivals: Sequence[Arrival], budgets: Budgets) -> Seen:
@@ -142,8 +138,11 @@ class Bench:
             shape, step_ns = step_ns_of(asyncio.run(run_timetable(target, crowd(count, seed=9_000_000))))
             pace = step_ns / self._cost.step_ns(shape)
             before = _preemptions(server.url)
+            neighbours = Neighbours([server.session])
             results = asyncio.run(run_timetable(target, arrivals, TIMEOUT_S))
-            return replace(_seen(results, _preemptions(server.url) - before), pace=pace)
+            others = neighbours.cores() or 0.0
+            preempted = _preemptions(server.url) - before
+            return replace(_seen(results, preempted), pace=pace, others_cores=round(others, 3))
 
     def _trace(self, arrivals: Sequence[Arrival]) -> tuple[TraceRequest, ...]:
         return as_trace(arrivals, self._tokenizer, self._machine.block_size)
@@ -166,94 +165,118 @@ class Bench:
         )
 
 
-def run(length: Length) -> dict[str, object]:
-    """Print the tables as they come and give the result."""
-    began = time.monotonic()
-    calibrated = calibrate_embedded(
-        Plan(MODEL, locate(MODEL), budget_s=length.calibrate_s), lambda line: print(line, file=sys.stderr)
-    )
-    print("\n".join(in_words(calibrated)), flush=True)
-    bench = Bench(calibrated.cost)
-    errors: dict[str, dict[str, float]] = {}
-    at_its_pace: list[float] = []
-    paces: list[float] = []
-    spreads: list[float] = []
-    for number, scenario in enumerate(length.scenarios):
-        if time.monotonic() - began > length.limit_s * (1 - SHARE_OF_RANKING):
-            print(f"\nno time left for {len(length.scenarios) - number} of the points", flush=True)
-            break
-        arrivals = bench.arrivals(scenario, length.run_s, 100 + number)
-        predicted = bench.predict(arrivals, scenario.budgets)
-        measured = [bench.measure(arrivals, scenario.budgets) for _ in range(REPEATS)]
-        errors[str(scenario)] = _compare(scenario, len(arrivals), predicted, measured)
-        spreads += [_spread_pct(measured, name) for name in SHARES]
-        pace = float(np.mean([each.pace for each in measured]))
-        paces.append(pace)
-        paced = bench.predict(arrivals, scenario.budgets, pace)
-        at_its_pace += [abs(_error_pct(paced, measured, name)) for name in SHARES]
-        print(f"  machine at {pace:.2f} of the calibration's step time", flush=True)
-    tau, ranked = _rank(bench, length, began + length.limit_s)
-    sizes = [abs(by_name[name]) for by_name in errors.values() for name in SHARES]
+def run(length: Length, record_path: Path | None = None, limit_s: float | None = None) -> dict[str, object]:
+    """Measure what the record lacks, as far as the time goes; print the tables and give the result."""
+    end_at = time.monotonic() + (length.limit_s if limit_s is None else limit_s)
+    record = Record(record_path)
+    cost = record.cost() or _calibrate(length, record)
+    bench = Bench(cost)
+    points = [_point(bench, length, number) for number in range(len(length.scenarios))]
+    shared = bench.arrivals(Scenario(RANKED_KIND, RANKED_LOAD, {}), length.ranked_run_s, RANKED_SEED)
+    settings = [Point(_ranked_name(budgets), budgets, shared, 1) for budgets in length.ranked]
+    for point in (*points, *settings):
+        point.predicted = bench.predict(point.arrivals, point.budgets)
+    for point in (*points, *settings):
+        _measure_until_quiet(bench, point, record, end_at)
+    measured = [point for point in points if len(record.quiet(point.name)) >= point.repeats]
+    compared = [_compare(point, record.quiet(point.name)) for point in measured]
+    seen = [point for point in settings if record.quiet(point.name)]
+    tau = _rank(seen, [record.quiet(point.name)[0].ttft_p95_s for point in seen])
+    for left in (point.name for point in (*points, *settings) if point not in (*measured, *seen)):
+        print(f"not measured yet: {left}")
+    return _result(compared, tau, len(seen)) | {
+        "disturbed_runs_left_out": record.disturbed,
+        "calibration_median_residual_pct": round(100 * cost.residual.median, 2),
+    }
+
+
+def _result(compared: Sequence[Compared], tau: float | None, ranked: int) -> dict[str, object]:
+    sizes = [abs(point.errors_pct[name]) for point in compared for name in SHARES]
+    spreads = [point.spreads_pct[name] for point in compared for name in SHARES]
+    if not sizes:
+        return {"points": 0, "kendall_tau": tau, "settings_ranked": ranked}
+    within = [size <= max(AIM_PCT, spread) for size, spread in zip(sizes, spreads, strict=True)]
     return {
         "median_error_pct": round(float(np.median(sizes)), 2),
         "worst_error_pct": round(max(sizes), 2),
         "spread_pct": round(float(np.median(spreads)), 2),
-        "kendall_tau": round(tau, 3),
+        "kendall_tau": tau,
         "worst_spread_pct": round(max(spreads), 2),
-        "median_error_at_its_pace_pct": round(float(np.median(at_its_pace)), 2),
-        "paces": [round(pace, 3) for pace in paces],
+        "within_aim": f"{sum(within)} of {len(within)}",
         "median_error_pct_by_metric": {
-            name: round(float(np.median([abs(by_name[name]) for by_name in errors.values()])), 2)
+            name: round(float(np.median([abs(point.errors_pct[name]) for point in compared])), 2)
             for name in SHARES
         },
         "preemptions": {
-            name: {"predicted": by_name["predicted_preemptions"], "measured": by_name["preemptions"]}
-            for name, by_name in errors.items()
-            if by_name["predicted_preemptions"] or by_name["preemptions"]
+            point.name: {"predicted": point.preemptions[0], "measured": point.preemptions[1]}
+            for point in compared
+            if any(point.preemptions)
         },
-        "calibration_median_residual_pct": round(100 * calibrated.cost.residual.median, 2),
-        "points": len(errors),
+        "points": len(compared),
         "settings_ranked": ranked,
-        "took_s": round(time.monotonic() - began),
     }
 
 
-def _compare(scenario: Scenario, count: int, predicted: Seen, measured: Sequence[Seen]) -> dict[str, float]:
-    print(f"\n{scenario}: {count} requests")
+def _calibrate(length: Length, record: Record) -> FittedCost:
+    calibrated = calibrate_embedded(
+        Plan(MODEL, locate(MODEL), budget_s=length.calibrate_s), lambda line: print(line, file=sys.stderr)
+    )
+    print("\n".join(in_words(calibrated)), flush=True)
+    record.keep_cost(calibrated.cost)
+    return calibrated.cost
+
+
+def _point(bench: Bench, length: Length, number: int) -> Point:
+    scenario = length.scenarios[number]
+    arrivals = bench.arrivals(scenario, length.run_s, 100 + number)
+    return Point(str(scenario), scenario.budgets, arrivals, REPEATS)
+
+
+def _measure_until_quiet(bench: Bench, point: Point, record: Record, end_at: float) -> None:
+    """As often as it takes to have its repeats undisturbed, while there is time."""
+    while len(record.quiet(point.name)) < point.repeats and time.monotonic() < end_at:
+        seen = bench.measure(point.arrivals, point.budgets)
+        record.add(point.name, seen)
+        print(f"{point.name}: {seen}", file=sys.stderr, flush=True)
+
+
+def _compare(point: Point, measured: Sequence[Seen]) -> Compared:
+    predicted = point.predicted
+    assert predicted is not None, "predicted before measured"
+    print(f"\n{point.name}: {len(point.arrivals)} requests")
     heads = "".join(f"{f'run {number + 1}':>10}" for number in range(len(measured)))
     print(f"  {'':<18}{'predicted':>11}{heads}{'error':>9}{'spread':>9}")
     errors: dict[str, float] = {}
+    spreads: dict[str, float] = {}
     for name, (label, unit) in METRICS.items():
         said, seen = getattr(predicted, name), [getattr(each, name) for each in measured]
         cells = "".join(f"{value * unit:>10.2f}" for value in seen)
-        mean = float(np.mean(seen))
         if name == "preemptions":
-            errors |= {"predicted_preemptions": said, "preemptions": mean}
-            print(f"  {label:<18}{said:>11.0f}" + "".join(f"{value:>10.0f}" for value in seen), flush=True)
+            print(f"  {label:<18}{said:>11.0f}" + "".join(f"{value:>10.0f}" for value in seen))
         else:
             errors[name] = _error_pct(predicted, measured, name)
-            spread = _spread_pct(measured, name)
-            print(f"  {label:<18}{said * unit:>11.2f}{cells}{errors[name]:>+8.1f}%{spread:>8.1f}%")
-    return errors
+            spreads[name] = _spread_pct(measured, name)
+            print(f"  {label:<18}{said * unit:>11.2f}{cells}{errors[name]:>+8.1f}%{spreads[name]:>8.1f}%")
+    print(f"  machine at {np.mean([each.pace for each in measured]):.2f} of the calibration's step time")
+    counted = float(np.mean([each.preemptions for each in measured]))
+    return Compared(point.name, errors, spreads, (predicted.preemptions, counted))
 
 
-def _rank(bench: Bench, length: Length, end_at: float) -> tuple[float, int]:
-    """Kendall's tau of P95 TTFT, and of how many settings. All of them meet the same requests."""
-    arrivals = bench.arrivals(Scenario(RANKED_KIND, RANKED_LOAD, {}), length.ranked_run_s, 7)
-    said = [bench.predict(arrivals, budgets).ttft_p95_s for budgets in length.ranked]
-    seen: list[float] = []
-    for budgets in length.ranked:
-        if len(seen) >= 2 and time.monotonic() > end_at:
-            print(f"\nno time left for {len(said) - len(seen)} of the settings to rank")
-            break
-        seen.append(bench.measure(arrivals, budgets).ttft_p95_s)
-    rows = list(zip(length.ranked, said, seen, strict=False))
+def _rank(points: Sequence[Point], seen: Sequence[float]) -> float | None:
+    """Kendall's tau of P95 TTFT. All of them met the same requests."""
+    if len(points) < 2:
+        return None
+    said = [point.predicted.ttft_p95_s for point in points if point.predicted is not None]
     print(f"\nTTFT P95 under {len(seen)} settings, {RANKED_KIND.name} at {RANKED_LOAD:g} of the knee, s")
     print(f"  {'':<66}{'said':>8}{'seen':>8}")
-    for budgets, predicted, measured in sorted(rows, key=lambda row: row[2]):
-        words = ", ".join(f"{name} {value}" for name, value in budgets.items()) or "defaults"
-        print(f"  {words:<66}{predicted:>8.2f}{measured:>8.2f}", flush=True)
-    return kendall_tau(said[: len(seen)], seen), len(seen)
+    for point, predicted, measured in sorted(zip(points, said, seen, strict=True), key=lambda row: row[2]):
+        print(f"  {point.name.removeprefix(RANKED_PREFIX):<66}{predicted:>8.2f}{measured:>8.2f}", flush=True)
+    return round(kendall_tau(said, seen), 3)
+
+
+def _ranked_name(budgets: Budgets) -> str:
+    words = ", ".join(f"{name} {value}" for name, value in budgets.items()) or "defaults"
+    return f"{RANKED_PREFIX}{words}"
 
 
 def kendall_tau(some: Sequence[float], others: Sequence[float]) -> float:

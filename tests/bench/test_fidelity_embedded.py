@@ -1,9 +1,15 @@
 """What the embedded target of `bench.fidelity` is made of, without serving anything."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from bench.fidelity.embedded import kendall_tau
+from bench.fidelity.record import Record, Seen
 from bench.fidelity.scenarios import FULL, MIXED, RANKED, SHARED, SHORT, as_trace, requests
+from headrace.core.cost import Residual
+from headrace.executor.cost import FittedCost
 from headrace.executor.scripted import ScriptedTokenizer
 
 
@@ -32,3 +38,17 @@ def test_prefix_ids_are_equal_just_where_the_tokens_are() -> None:
 def test_scenarios_differ_and_have_names_of_their_own() -> None:
     assert len({str(scenario) for scenario in FULL}) == len(FULL)
     assert len({str(sorted(budgets.items())) for budgets in RANKED}) == len(RANKED) <= 12
+
+
+def test_a_record_goes_on_where_it_ended_and_counts_no_disturbed_run(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    quiet = Seen(0.1, 0.2, 0.03, 90.0, 0.0, pace=1.01, others_cores=0.02)
+    Record(path).add("a point", quiet)
+    Record(path).add("a point", replace(quiet, ttft_p50_s=9.0, others_cores=0.7))
+    Record(path).add("another", quiet)
+    again = Record(path)
+    assert again.quiet("a point") == [quiet]
+    assert again.disturbed == 1
+    assert again.cost() is None
+    again.keep_cost(FittedCost({"step": 1e6}, Residual(1, 0.0, 0.0), {}))
+    assert Record(path).cost() == FittedCost({"step": 1e6}, Residual(1, 0.0, 0.0), {})

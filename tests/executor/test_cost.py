@@ -1,6 +1,7 @@
 """Fits: rates found again, outliers resisted, nothing ever cheaper for being larger."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,25 @@ def test_a_bend_between_memory_and_arithmetic_is_followed() -> None:
     unseen = some_steps(100, seed=3)
     assert worst_error(fitted, {i: bent_ns(shape) for i, shape in enumerate(unseen)}, unseen) < 0.15
     assert fitted.residual.median < 0.03
+
+
+def test_a_jump_to_a_slower_kernel_is_followed_and_costs_the_steps_before_it_nothing() -> None:
+    """Five decodes take 1.4 times as long as four. A bend at 8 tokens told those of up to four too slow."""
+
+    def jumping_ns(shape: StepShape) -> int:
+        return linear_ns(shape) + (9_000_000 if shape.tokens > 4 else 0)
+
+    steps = [StepShape(seqs, 100 * seqs, sampled_seqs=seqs) for seqs in (1, 2, 3, 4, 5, 6, 8, 16, 40)] * 3
+    fitted = fit([(shape, jumping_ns(shape)) for shape in steps], MADE)
+    assert worst_error(fitted, {i: jumping_ns(shape) for i, shape in enumerate(steps)}, steps) < 0.01
+
+
+def test_what_it_costs_to_change_the_size_is_told_apart() -> None:
+    steps = [replace(shape, resized=index % 2 == 0) for index, shape in enumerate(some_steps(300))]
+    fitted = fit([(shape, linear_ns(shape) + 4_000_000 * shape.resized) for shape in steps], MADE)
+    same = StepShape(3, 900, sampled_seqs=3)
+    assert fitted.step_ns(same) == pytest.approx(linear_ns(same), rel=1e-3)
+    assert fitted.step_ns(replace(same, resized=True)) == pytest.approx(linear_ns(same) + 4_000_000, rel=1e-3)
 
 
 def test_disturbed_steps_do_not_pull_the_others() -> None:

@@ -39,7 +39,14 @@ class ContextCost:
     """Depends on everything in a shape, so that a wrong one shows."""
 
     def step_ns(self, shape: StepShape) -> int:
-        return 1_000 + 7 * shape.tokens + 3 * shape.decode_context_tokens + shape.prefill_attention_pairs
+        preparing_ns = 500 if shape.resized else 0
+        return (
+            1_000
+            + 7 * shape.tokens
+            + 3 * shape.decode_context_tokens
+            + shape.prefill_attention_pairs
+            + preparing_ns
+        )
 
 
 def at(due_ms: float, prompt: int, output: int, **more: object) -> TraceRequest:
@@ -55,6 +62,21 @@ def test_a_lone_request_takes_a_step_for_its_prompt_and_one_for_each_further_tok
     simulated = simulate([at(5, 10, 3)], SETTINGS, TokensCost())
     assert token_ms(simulated, simulated.lives[0]) == [16, 18, 20]
     assert simulated.steps == 3
+
+
+@dataclass(frozen=True, slots=True)
+class ResizedCost:
+    def step_ns(self, shape: StepShape) -> int:
+        return MS * (10 if shape.resized else 1)
+
+
+def test_a_step_of_another_size_than_the_one_before_is_told_so() -> None:
+    """Real ones take some ms longer; steady batches were once predicted as if each of their steps did."""
+    simulated = simulate([at(0, 3, 4), at(11.5, 1, 2)], SETTINGS, ResizedCost())
+    first, second = simulated.lives
+    # Three tokens; then one, twice; then two (a prompt of one beside it); and both once more.
+    assert token_ms(simulated, first) == [10, 20, 30, 31]
+    assert token_ms(simulated, second) == [30, 31]
 
 
 def test_who_comes_during_a_step_is_served_in_the_next() -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 
 from headrace import __version__
 from headrace.capacity.kv import default_kv_cache_memory_bytes
@@ -79,7 +78,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How well one cell is told: the fit against the median of its steps."""
+    """How well one cell is told: that of its steps whose error is the median."""
 
     cell: Cell
     measured_ns: float
@@ -159,10 +158,12 @@ def _by_cell(cost: FittedCost, timed: Sequence[Timed]) -> tuple[Fit, ...]:
     cells = defaultdict[Cell, list[Timed]](list)
     for each in timed:
         cells[each.cell].append(each)
-    return tuple(
-        Fit(cell, median(each.ns for each in all_of), median(cost.step_ns(each.shape) for each in all_of))
-        for cell, all_of in cells.items()
-    )
+    return tuple(_middle(cost, cell, all_of) for cell, all_of in cells.items())
+
+
+def _middle(cost: FittedCost, cell: Cell, steps: Sequence[Timed]) -> Fit:
+    fits = [Fit(cell, each.ns, cost.step_ns(each.shape)) for each in steps]
+    return sorted(fits, key=lambda fit: fit.error)[len(fits) // 2]
 
 
 def _provenance(plan: Plan) -> dict[str, str]:

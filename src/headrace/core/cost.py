@@ -28,6 +28,9 @@ class StepShape:
     """Pairs of a new token and a token it attends to: the quadratic part of prefill."""
     sampled_seqs: int = 0
     """Rows that go through the vocabulary projection."""
+    resized: bool = False
+    """It has another number of tokens than the step before it, so kernels prepare anew. Nothing in a plan
+    tells: it is set by whoever knows the step before."""
 
     @property
     def tokens(self) -> int:

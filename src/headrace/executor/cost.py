@@ -4,7 +4,9 @@
 
 Time is a sum of non-negative rates times what a step contains: sequences, tokens, context, attention
 pairs; and of the number of tokens also in pieces, `upto` a knot where early tokens cost more than late
-ones (kernels that fill up), `over` it where late ones do (bound by memory first, then by arithmetic).
+ones (kernels that fill up), `over` it where late ones do (bound by memory first, then by arithmetic), once
+`past` one where a slower kernel takes over. A step of another size than the one before it (`resized`)
+pays for preparing its kernels.
 Rates cannot be negative, so that a larger step never costs less, however far from the data.
 
 Steps of a millisecond and of a second count alike: errors are relative. Steps that something
@@ -24,7 +26,9 @@ Floats = npt.NDArray[np.float64]
 
 FEWEST_RECORDS = 10
 _KNOTS = (8, 32, 128, 512, 2048)
-_UPTO, _OVER = "tokens_upto_", "tokens_over_"
+_JUMPS = (4,)
+"""Tokens up to which OpenVINO multiplies as for single ones: five take 1.4 times as long as four."""
+_UPTO, _OVER, _PAST = "tokens_upto_", "tokens_over_", "tokens_past_"
 _ROUNDS = 20
 _HUBER = 1.345
 """In standard deviations: beyond it a step is an outlier. 95 % efficient on clean data."""
@@ -38,6 +42,7 @@ _LINEAR: dict[str, Callable[[StepShape], int]] = {
     "prefill_context_tokens": lambda shape: shape.prefill_context_tokens,
     "prefill_attention_pairs": lambda shape: shape.prefill_attention_pairs,
     "sampled_seqs": lambda shape: shape.sampled_seqs,
+    "resized": lambda shape: int(shape.resized),
 }
 
 
@@ -72,9 +77,11 @@ class FittedCost:
         object.__setattr__(self, "_by_tokens", _ByTokens(pieces))
 
     def step_ns(self, shape: StepShape) -> int:
-        step, decode, context, prefill, tokens, earlier, pairs, sampled = self._rates
+        step, decode, context, prefill, tokens, earlier, pairs, sampled, resized = self._rates
         seqs = shape.decode_seqs
         ns = step + seqs * decode + shape.decode_context_tokens * context + shape.sampled_seqs * sampled
+        if shape.resized:
+            ns += resized
         if shape.prefill_seqs:
             ns += (
                 self._by_tokens[seqs + shape.prefill_tokens]
@@ -120,9 +127,10 @@ def refuse_unknown_features(names: Sequence[str]) -> None:
 def _features(shapes: Sequence[StepShape]) -> list[str]:
     """All that vary, with the knots that have steps on both sides."""
     tokens = [shape.tokens for shape in shapes]
-    knots = [knot for knot in _KNOTS if min(tokens) < knot < max(tokens)]
-    pieces = [f"{kind}{knot}" for knot in knots for kind in (_UPTO, _OVER)]
-    return [*_LINEAR, *pieces]
+    fewest, most = min(tokens), max(tokens)
+    pieces = [f"{kind}{knot}" for knot in _KNOTS if fewest < knot < most for kind in (_UPTO, _OVER)]
+    jumps = [f"{_PAST}{knot}" for knot in _JUMPS if fewest <= knot < most]
+    return [*_LINEAR, *pieces, *jumps]
 
 
 def _value(name: str, shape: StepShape) -> int:
@@ -132,16 +140,19 @@ def _value(name: str, shape: StepShape) -> int:
 
 
 def _piece(kind: str, knot: int, tokens: int) -> int:
+    if kind == _PAST:
+        return int(tokens > knot)
     return min(tokens, knot) if kind == _UPTO else max(0, tokens - knot)
 
 
 def _parse(name: str) -> tuple[str, int]:
-    for kind in (_UPTO, _OVER):
+    for kind in (_UPTO, _OVER, _PAST):
         knot = name.removeprefix(kind)
         if knot != name and knot.isdecimal():
             return kind, int(knot)
     raise BadInput(
-        f"a cost model has no feature {name!r}", f"known are {', '.join(_LINEAR)}, {_UPTO}N, {_OVER}N"
+        f"a cost model has no feature {name!r}",
+        f"known are {', '.join(_LINEAR)}, {_UPTO}N, {_OVER}N, {_PAST}N",
     )
 
 

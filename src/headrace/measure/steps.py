@@ -21,14 +21,16 @@ from headrace.core.cost import StepShape, shape_of
 from headrace.core.plan import Chunk, Plan, Work
 from headrace.core.ports import Executor
 from headrace.core.request import Request, SamplingParams
+from headrace.measure.neighbours import machine_cpu_s, undisturbed
 
 POOL_TOKENS = 4096
 """Far more than a processor's cache holds, far less than it takes long to fill."""
 FILL_TOKENS = 512
 """Of a step that fills the pool."""
-_JITTER = 0.06
-_REPEATS = 3
-"""Of a decode in one round: they are short, so one neighbour's tick weighs much."""
+_VARIES_BY = 2**0.5
+"""A factor, up and down."""
+_REPEATS = 2
+"""Of a pair of decodes in one round: they are short, so one neighbour's tick weighs much."""
 FEWEST_STEPS = 60
 """Timed whatever the budget: without them there is nothing to fit."""
 _MOST_DECODE_TOKENS = 32_768
@@ -37,11 +39,12 @@ _TOKEN_IDS = (300, 10_000)
 """Past the special ones, within every vocabulary."""
 _GREEDY = SamplingParams(1, temperature=0.0)
 
-_DECODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_DECODES = (1, 2, 3, 4, 5, 6, 8, 11, 16, 24, 32, 48, 64)
 _CONTEXTS = (48, 320, 1280, 3072)
-_PROMPTS = ((24, 0), (64, 0), (128, 0), (256, 0), (512, 0), (1024, 0), (2048, 0))
-_LATER_CHUNKS = ((64, 1024), (256, 512), (256, 2048), (512, 1024), (512, 3072))
-_MIXED = ((2, 64, 0), (8, 64, 0), (24, 64, 0), (4, 256, 0), (16, 256, 512), (32, 256, 0), (8, 512, 512))
+_PROMPTS = ((24, 0), (48, 0), (96, 0), (192, 0), (384, 0), (768, 0), (1500, 0))
+_LATER_CHUNKS = ((64, 1024), (256, 512), (256, 2048), (512, 1024), (512, 2560))
+_BESIDE_FEW = ((1, 96, 0), (3, 64, 0), (4, 256, 0), (6, 128, 0), (8, 512, 512))
+_BESIDE_MANY = ((10, 64, 0), (16, 96, 0), (16, 256, 512), (24, 64, 0), (32, 200, 0))
 _TOGETHER = ((3, 40), (6, 80), (12, 60), (3, 300))
 
 
@@ -90,9 +93,9 @@ def design(max_model_len: int) -> tuple[Cell, ...]:
     cells += [Cell(prompts=1, prompt_tokens=tokens, start=start) for tokens, start in _PROMPTS]
     cells += [Cell(prompts=1, prompt_tokens=tokens, start=start) for tokens, start in _LATER_CHUNKS]
     cells += [Cell(prompts=count, prompt_tokens=tokens) for count, tokens in _TOGETHER]
-    cells += [Cell(decodes, 320, 1, tokens, start) for decodes, tokens, start in _MIXED]
+    cells += [Cell(decodes, 320, 1, tokens, start) for decodes, tokens, start in _BESIDE_FEW + _BESIDE_MANY]
     longest = min(max_model_len, POOL_TOKENS)
-    return tuple(c for c in cells if max(c.context, c.start + round(c.prompt_tokens * 1.1)) <= longest)
+    return tuple(c for c in cells if max(c.context, c.start + c.prompt_tokens * _VARIES_BY) <= longest)
 
 
 def time_steps(
@@ -107,6 +110,7 @@ def time_steps(
     """Rounds of all `cells`, each in another order, until `budget_s` is over.
 
     It may be over within a round: since the order is random, what was timed until then is a fair sample.
+    Steps during which others used the machine are left out, unless too few would be left.
     The executor's pool must hold `POOL_TOKENS` tokens beside the null block.
     """
     began = time.monotonic()
@@ -115,15 +119,24 @@ def time_steps(
     for decodes in sorted({cell.decodes for cell in cells if cell.decodes}):
         bench.time(Cell(decodes, block_size))  # the first batch of a size takes longer
     timed: list[Timed] = []
+    marks = [_mark()]
     rounds = 0
     while True:
         for cell in bench.round(cells):
             if len(timed) >= FEWEST_STEPS and time.monotonic() - began > budget_s:
-                return timed
+                quiet = [each for each, is_quiet in zip(timed, undisturbed(marks), strict=True) if is_quiet]
+                return quiet if len(quiet) >= FEWEST_STEPS else timed
             timed.append(bench.time(cell))
+            marks.append(_mark())
         rounds += 1
         if on_round is not None:
             on_round(rounds, len(timed), time.monotonic() - began)
+
+
+def _mark() -> tuple[float, float]:
+    """Now, and the CPU seconds of others until now; 0 where that is not told."""
+    machine_s = machine_cpu_s()
+    return time.monotonic(), 0.0 if machine_s is None else machine_s - time.process_time()
 
 
 class _Bench:
@@ -136,6 +149,7 @@ class _Bench:
         self._chance = chance
         self._next_block = 0
         self._works = 0
+        self._tokens_before = 0  # of the last step
 
     def fill(self) -> None:
         work = self._work(POOL_TOKENS)
@@ -146,23 +160,27 @@ class _Bench:
             self._executor.run(Plan(chunks=[Chunk(part, 0, FILL_TOKENS, samples=True)]))
 
     def round(self, cells: Sequence[Cell]) -> list[Cell]:
-        """All cells once, decodes a few times, in random order."""
-        order = [cell for cell in cells for _ in range(1 if cell.prompts else _REPEATS)]
-        return [order[place] for place in self._chance.permutation(len(order))]
+        """All cells once, decodes in a few pairs, in random order."""
+        order = [[cell] for cell in cells if cell.prompts]
+        order += [[cell, cell] for cell in cells if not cell.prompts] * _REPEATS
+        return [cell for place in self._chance.permutation(len(order)) for cell in order[place]]
 
     def time(self, cell: Cell) -> Timed:
         plan = self._plan(cell)
         began_ns = time.monotonic_ns()
         self._executor.run(plan)
         took_ns = time.monotonic_ns() - began_ns
-        return Timed(cell, shape_of(plan), took_ns)
+        shape = shape_of(plan)
+        shape.resized = shape.tokens != self._tokens_before
+        self._tokens_before = shape.tokens
+        return Timed(cell, shape, took_ns)
 
     def _plan(self, cell: Cell) -> Plan:
         chunks = [
             Chunk(self._work(cell.context), cell.context - 1, 1, samples=True) for _ in range(cell.decodes)
         ]
         for _ in range(cell.prompts):
-            tokens = round(cell.prompt_tokens * (1 + _JITTER * (2 * self._chance.random() - 1)))
+            tokens = int(cell.prompt_tokens * _VARIES_BY ** self._chance.uniform(-1, 1))
             chunks.append(Chunk(self._work(cell.start + tokens), cell.start, tokens, samples=True))
         return Plan(chunks=chunks, num_scheduled_tokens=sum(chunk.tokens for chunk in chunks))
 

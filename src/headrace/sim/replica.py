@@ -61,6 +61,7 @@ class Replica:
         self._runs: dict[int, list[int]] = {}  # by `Work.arrival`: the run of steps that it is in
         self._planned: deque[Plan] = deque()
         self._step_is_running = False
+        self._tokens_before = 0  # of the last step
 
     def submit(self, life: Life) -> None:
         """Taken in at the first `wake` after it was handed to the engine."""
@@ -87,7 +88,10 @@ class Replica:
         if not self._planned:
             return self._inbox[0].request.handed_ns if self._inbox else None
         plan = self._planned[0]
-        end_ns = now_ns + self._cost.step_ns(shape_of(plan))
+        shape = shape_of(plan)
+        shape.resized = plan.num_scheduled_tokens != self._tokens_before
+        self._tokens_before = plan.num_scheduled_tokens
+        end_ns = now_ns + self._cost.step_ns(shape)
         self._series.add(now_ns, end_ns, plan.num_scheduled_tokens, self.engine.occupancy())
         return end_ns
 
@@ -147,6 +151,7 @@ class Replica:
         shape = self.engine.decode_shape()
         if self._planned:  # the step in flight runs first; those planned behind it have one more token each
             shape.decode_context_tokens -= shape.decode_seqs
+        shape.resized = shape.decode_seqs != self._tokens_before
         ends = self.step_ends_ns
         first = len(ends)
         at_ns = now_ns
@@ -154,9 +159,11 @@ class Replica:
             at_ns += self._cost.step_ns(shape)
             ends.append(at_ns)
             shape.decode_context_tokens += shape.decode_seqs
+            shape.resized = False
         taken = len(ends) - first
         if not taken:
             return None
+        self._tokens_before = shape.decode_seqs
         self._series.add(now_ns, at_ns, taken * shape.decode_seqs, self.engine.occupancy())
         self._note(self.engine.running, first, taken)
         self.engine.skip(taken, at_ns)

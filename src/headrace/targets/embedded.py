@@ -71,6 +71,12 @@ class EmbeddedServer:
         """What a person would type."""
         return shlex.join(["headrace", *self._arguments])
 
+    @property
+    def session(self) -> int:
+        """Number of the session that all its processes are in. Only while it runs."""
+        assert self._process is not None, "a server that runs"
+        return self._process.pid
+
     def __enter__(self) -> Self:
         try:
             self._start()
