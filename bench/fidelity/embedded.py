@@ -83,7 +83,7 @@ class Length:
 
 
 LENGTHS = {
-    "full": Length(FULL, RANKED, 90.0, 12.0, 9.0, 1500.0),
+    "full": Length(FULL, RANKED, 75.0, 10.0, 9.0, 1500.0),
     "quick": Length(QUICK, RANKED[:5], 40.0, 8.0, 7.0, 300.0),
 }
 

@@ -69,7 +69,6 @@ QUICK = (
 FULL = (
     *QUICK,
     Scenario(SHORT, 1.0, {}),
-    Scenario(SHORT, 1.3, {}),
     Scenario(LONG, 0.6, {}),
     Scenario(LONG, 1.2, _CAPPED),
     Scenario(MIXED, 0.9, {}),

@@ -1,5 +1,7 @@
 """What serving adds, found again from clients' timelines whose truth is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.core.bill import CAUSES, Cause
@@ -11,7 +13,7 @@ from headrace.measure.serving import (
     CROWD_TOKENS,
     Added,
     added_by_serving,
-    alone,
+    apart,
     crowd,
     front_end_of,
     served,
@@ -39,6 +41,15 @@ def test_the_way_in_and_the_way_back_are_found() -> None:
     assert found.fixed_ns == pytest.approx(3e6, rel=1e-3)
     assert found.ns_per_prompt_token == pytest.approx(1e4, rel=1e-3)
     assert found.answer_ns == pytest.approx(2e6, rel=1e-3)
+
+
+def test_those_who_decode_meanwhile_do_not_count_for_the_way() -> None:
+    requests = [lone(tokens, 1.0 * tokens) for tokens in (20, 100, 300, 800)]
+    company = replace(lone(50, 0.0), request_class="company", token_at=(9.0,))
+    assert front_end_of([company, *requests]) == front_end_of(requests)
+    classes = [arrival.ask.request_class for arrival in apart(2, 1)]
+    assert classes.count("company") == 2
+    assert len(classes) == 10
 
 
 def test_a_crowds_step_is_taken_from_when_all_of_them_decode() -> None:
@@ -82,6 +93,6 @@ def test_a_failure_or_a_missing_bill_ends_it_with_the_reason() -> None:
 
 
 def test_no_two_requests_of_a_calibration_begin_alike() -> None:
-    prompts = [arrival.ask.prompt for arrival in (*alone(2, 1_000), *crowd(32, 20_000), *crowd(16, 30_000))]
+    prompts = [arrival.ask.prompt for arrival in (*apart(2, 1_000), *crowd(32, 20_000), *crowd(16, 30_000))]
     beginnings = [" ".join(prompt.split()[:8]) for prompt in prompts]
     assert len(set(beginnings)) == len(beginnings)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 from headrace import __version__
@@ -21,19 +22,20 @@ from headrace.capacity.kv import default_kv_cache_memory_bytes
 from headrace.cli.measuring import Target, run_timetable
 from headrace.cli.memory import available_bytes
 from headrace.cli.serve import DEFAULTS
-from headrace.core.cost import Machine
+from headrace.core.cost import Machine, StepShape
 from headrace.core.exchange import Arrival
 from headrace.core.ports import Overrides
 from headrace.executor.cost import FittedCost, fit
 from headrace.executor.models import ModelFiles
 from headrace.executor.paged import KvCacheDtype, PagedExecutor, load
 from headrace.measure.black_box import calibrate_server
+from headrace.measure.neighbours import Neighbours
 from headrace.measure.serving import (
     CROWDS,
     Added,
     Results,
     added_by_serving,
-    alone,
+    apart,
     crowd,
     front_end_of,
     served,
@@ -143,13 +145,15 @@ def _serve_and_compare(plan: Plan, bare: FittedCost, timed: Sequence[Timed], say
             return asyncio.run(run_timetable(Target(server.url, plan.files.name), arrivals))
 
         send(crowd(max(CROWDS), plan.seed + 1))  # what a server does for the first time takes longer
-        front_end = front_end_of(send(alone(2, plan.seed + 1_000)))
-        steps = [
-            step_ns_of(send(crowd(count, plan.seed + 10_000 * again + 100 * count)))
-            for again in (1, 2)
-            for count in CROWDS
-        ]
-    added = added_by_serving(bare, steps)
+        front_end = front_end_of(send(apart(2, plan.seed + 1_000)))
+        steps: list[tuple[StepShape, float]] = []
+        quiet: list[tuple[StepShape, float]] = []
+        for again, count in product((1, 2), CROWDS):
+            neighbours = Neighbours([server.session])
+            steps.append(step_ns_of(send(crowd(count, plan.seed + 10_000 * again + 100 * count))))
+            if not neighbours.disturb():
+                quiet.append(steps[-1])
+    added = added_by_serving(bare, quiet or steps)
     say(f"serving adds {added.step_ns / 1e6:.2f} ms a step and {added.seq_ns / 1e6:.3f} ms a token sent")
     return Calibrated(served(bare, added, front_end), added, _by_cell(bare, timed))
 

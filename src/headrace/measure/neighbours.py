@@ -36,6 +36,10 @@ class Neighbours:
             return None
         return (others_s - self._others_s) / max(time.monotonic() - self._began_at, 1e-9)
 
+    def disturb(self) -> bool:
+        """Whether what was measured since then should not count."""
+        return (self.cores() or 0.0) > DISTURBED_CORES
+
     def _others(self) -> float | None:
         machine_s = machine_cpu_s()
         if machine_s is None:

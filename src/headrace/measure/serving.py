@@ -1,6 +1,6 @@
 """What serving adds to steps: asked of a running server by a client beside it.
 
-    alone(...)   requests one after another, of several lengths  -> FrontEnd: the way in and back
+    apart(...)   requests one after another, of several lengths  -> FrontEnd: the way in and back
     crowds(...)  n requests at once, for several n               -> nanoseconds by step, by request in it
 
 The process that speaks HTTP and the client take turns with the engine on the same cores, so every
@@ -25,9 +25,12 @@ Results = Sequence[Timeline | Failure]
 Send = Callable[[Sequence[Arrival]], Results]
 """Carries out one run against the server."""
 
-ALONE_WORDS = (8, 60, 250, 700)
-ALONE_TOKENS = 4
-ALONE_EVERY_S = 0.9
+APART_WORDS = (8, 60, 250, 700)
+APART_TOKENS = 4
+APART_EVERY_S = 0.9
+COMPANY, COMPANY_TOKENS = 2, 300
+"""Who decodes meanwhile: a machine at rest brings requests in and tokens back in half the time."""
+_COMPANY = "company"
 CROWDS = (1, 4, 8, 16, 32)
 CROWD_WORDS = 12
 CROWD_TOKENS = 40
@@ -43,11 +46,15 @@ class Added:
     seq_ns: float
 
 
-def alone(repeats: int, seed: int) -> tuple[Arrival, ...]:
-    """Each length `repeats` times, far enough apart to meet nobody. Prompts differ from the first word."""
-    lengths = [words for _ in range(repeats) for words in ALONE_WORDS]
-    return tuple(
-        Arrival(number * ALONE_EVERY_S, _ask(f"alone-{number}", words, ALONE_TOKENS, seed + number))
+def apart(repeats: int, seed: int) -> tuple[Arrival, ...]:
+    """Each length `repeats` times, beside a few that decode. Prompts differ from the first word."""
+    company = tuple(
+        Arrival(0.0, _ask(f"company-{number}", CROWD_WORDS, COMPANY_TOKENS, seed + 500 + number, _COMPANY))
+        for number in range(COMPANY)
+    )
+    lengths = [words for _ in range(repeats) for words in APART_WORDS]
+    return company + tuple(
+        Arrival((number + 1) * APART_EVERY_S, _ask(f"apart-{number}", words, APART_TOKENS, seed + number))
         for number, words in enumerate(lengths)
     )
 
@@ -62,8 +69,8 @@ def crowd(
 
 
 def front_end_of(results: Results) -> FrontEnd:
-    """From requests that were alone. Raises `TargetFailed` where one failed or the server keeps no bill."""
-    timelines = whole(results)
+    """From requests that came apart. Raises `TargetFailed` where one failed or the server keeps no bill."""
+    timelines = [timeline for timeline in whole(results) if timeline.request_class != _COMPANY]
     bills = [timeline.bill_s for timeline in timelines if timeline.bill_s is not None]
     if len(bills) < len(timelines):
         raise TargetFailed("the server keeps no bills, so what it does outside its engine is not known")
@@ -118,6 +125,6 @@ def whole(results: Results) -> list[Timeline]:
     return [result for result in results if isinstance(result, Timeline)]
 
 
-def _ask(name: str, words: int, tokens: int, seed: int) -> Ask:
+def _ask(name: str, words: int, tokens: int, seed: int, request_class: str = "calibration") -> Ask:
     drawn = np.random.default_rng(seed).integers(0, len(WORDS), words)
-    return Ask(name, "calibration", " ".join(WORDS[index] for index in drawn), tokens)
+    return Ask(name, request_class, " ".join(WORDS[index] for index in drawn), tokens)
