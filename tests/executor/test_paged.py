@@ -3,9 +3,11 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headrace.core.errors import BadInput, ModelUnusable
+from headrace.core.plan import Chunk, Plan
 from headrace.executor.models import ModelFiles
 from headrace.executor.paged import PagedExecutor, load
 from tests.executor.driving import answer, greedy, work
@@ -13,6 +15,7 @@ from tests.executor.driving import answer, greedy, work
 pytestmark = [pytest.mark.slow, pytest.mark.model]
 
 PROMPT = tuple(range(1000, 1100))
+WHOLE, CUT = (1, 2, 3, 4, 5), (6, 7, 8, 9, 10)
 
 
 def test_a_block_costs_what_its_shape_says(paged: PagedExecutor) -> None:
@@ -36,6 +39,23 @@ def test_a_smaller_kv_type_takes_less_memory_and_still_answers(
     assert answer(executor, work("c", PROMPT, greedy(8), (1, 2, 3, 4)), 8) == fresh, (
         "blocks can be used again"
     )
+
+
+@pytest.mark.parametrize("decodes", [0, 3])
+def test_a_step_that_is_filled_up_to_even_tokens_says_the_same(paged: PagedExecutor, decodes: int) -> None:
+    """131 tokens run as 136, the rest in the null block; cut in two, the same prompt runs as it is."""
+    prompt = tuple(range(2000, 2131))
+    others = [work(f"o{n}", PROMPT[:40], greedy(1), (20 + 2 * n, 21 + 2 * n)) for n in range(decodes)]
+    for other in others:
+        paged.run(Plan(chunks=[Chunk(other, 0, 39, samples=False)]))
+    beside = [Chunk(other, 39, 1, samples=True) for other in others]
+    whole, cut = (work(name, prompt, greedy(1), blocks) for name, blocks in (("w", WHOLE), ("c", CUT)))
+    paged.run(Plan(chunks=[*beside, Chunk(whole, 0, 131, samples=True)]))
+    at_once = paged.logits().copy()
+    paged.run(Plan(chunks=[Chunk(cut, 0, 100, samples=False)]))
+    paged.run(Plan(chunks=[*beside, Chunk(cut, 100, 31, samples=True)]))
+    assert at_once.shape == (decodes + 1, paged.model.vocab_size)
+    assert np.abs(at_once - paged.logits()).max() < 1e-3
 
 
 def test_an_unknown_kv_type_is_refused_with_those_there_are(files: ModelFiles) -> None:

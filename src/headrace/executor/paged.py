@@ -19,6 +19,11 @@ from headrace.core.ports import StepResult
 from headrace.executor.graph import KvCacheDtype, PagedModel, load, plugin_properties
 from headrace.executor.sampler import Sampler
 
+EVEN_FROM_TOKENS = 128
+EVEN_TOKENS = 8
+"""Above so many tokens a step is filled up to a multiple of the other. OpenVINO's matrix kernels cut the
+tokens into equal blocks; 131, 149 or 158, without fit divisors, take 1.3 times as long as those around."""
+
 __all__ = ["KvCacheDtype", "PagedExecutor", "PagedModel", "load", "plugin_properties"]
 
 
@@ -97,6 +102,12 @@ class PagedExecutor:
             if chunk.samples:
                 sampling.append(place)
                 last_rows.append(len(tokens) - 1)
+        if padding := _padding(len(tokens)):  # a sequence of nobody's, in the null block
+            tokens += [0] * padding
+            past.append(0)
+            begins.append(len(tokens))
+            blocks.append(0)
+            block_begins.append(len(blocks))
         self._set("input_ids", np.array(tokens, np.int64))
         self._set("past_lens", np.array(past, np.int32))
         ends = np.array(begins, np.int32)
@@ -110,6 +121,10 @@ class PagedExecutor:
 
     def _set(self, name: str, values: NDArray[np.int32] | NDArray[np.int64]) -> None:
         self._request.set_input_tensor(self._place[name], ov.Tensor(values))
+
+
+def _padding(tokens: int) -> int:
+    return -tokens % EVEN_TOKENS if tokens > EVEN_FROM_TOKENS else 0
 
 
 def _positions(past: list[int], ends: NDArray[np.int32]) -> NDArray[np.int64]:
