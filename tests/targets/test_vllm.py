@@ -1,0 +1,97 @@
+"""Real vLLM where `make vllm` has installed it, and how its log is read where it has not."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import TargetFailed
+from headrace.net.client import served_models
+from headrace.net.ports import reserved_port
+from headrace.targets.vllm import SERVED_NAME, VllmInstallation, VllmServer, telling_line
+from tests.targets.test_contract import eventually, is_gone
+
+INSTALLATION = VllmInstallation(Path(__file__).parents[2] / ".vllm")
+needs_vllm = pytest.mark.skipif(not INSTALLATION.exists, reason="no vLLM here: make vllm")
+
+
+ENGINE_FAILED = """\
+(EngineCore pid=7) ERROR 11-29 22:54:37 [core.py:1510] ValueError: it needs 0.35 GiB
+(APIServer pid=5) Traceback (most recent call last):
+(APIServer pid=5) RuntimeError: Engine core initialization failed. See root cause above.
+  warnings.warn('resource_tracker: leaked objects')
+"""
+SETTINGS_REFUSED = """\
+pydantic_core._pydantic_core.ValidationError: 1 validation error for SchedulerConfig
+  Value error, 64 must be 128 or more. [type=value_error, input_value=ArgsKwargs()]
+    For further information visit a page
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        (ENGINE_FAILED, "ValueError: it needs 0.35 GiB"),
+        (SETTINGS_REFUSED, "64 must be 128 or more."),
+        ("usage: vllm [-v]\nvllm: error: unrecognized arguments: --swap-space 4", "--swap-space 4"),
+        ("(Worker pid=9) INFO 11-29 [a.py:1] loading\nKilled", "Killed"),
+        ("(APIServer pid=5) OSError: [Errno 98] Address already in use", "Address already in use"),
+    ],
+)
+def test_the_line_that_says_why_is_the_cause_and_not_its_aftermath(log: str, why: str) -> None:
+    said = telling_line(log.splitlines())
+    assert said is not None
+    assert said.endswith(why)
+
+
+def test_the_command_has_what_a_cpu_needs_and_can_be_typed_as_it_is() -> None:
+    server = VllmServer(VllmInstallation(Path("my vllm")), {"max_num_seqs": 16}, port=4711, kv_cache_gib=2)
+    assert server.command.startswith("VLLM_CPU_KVCACHE_SPACE=2 HF_HUB_OFFLINE=1 ")
+    assert "'my vllm/bin/vllm' serve 'my vllm/model' --dtype float32 --enforce-eager" in server.command
+    assert server.command.endswith("--max-num-seqs 16 --host 127.0.0.1 --port 4711")
+
+
+@pytest.mark.slow
+@needs_vllm
+def test_settings_that_vllm_refuses_are_told_in_its_own_words() -> None:
+    server = VllmServer(INSTALLATION, {"max_num_batched_tokens": 64, "max_num_seqs": 128}, port=1)
+    with pytest.raises(TargetFailed, match=r"ended before it was ready: .*64.*128"), server:
+        pytest.fail("it must not be entered")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_vllm
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_all_three_processes_of_a_real_vllm_end_with_a_parent_that_is_killed() -> None:
+    with reserved_port() as port:
+        code = (
+            "import time; from pathlib import Path; from headrace.targets.vllm import *\n"
+            f"folder = Path({str(INSTALLATION.folder)!r})\n"
+            f"server = VllmServer(VllmInstallation(folder), {{}}, port={port}).__enter__()\n"
+            "print(server._process.pid, server.url, flush=True); time.sleep(600)"
+        )
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+            assert parent.stdout is not None
+            leader, url = parent.stdout.readline().split()
+            try:
+                assert asyncio.run(served_models(url)) == [SERVED_NAME]
+                group = _group_of(int(leader))
+                assert len(group) >= 3
+                parent.kill()
+                parent.wait()
+                assert eventually(lambda: all(is_gone(pid) for pid in group), 60.0)
+            finally:
+                parent.kill()
+                if _group_of(int(leader)):
+                    os.killpg(int(leader), signal.SIGKILL)
+
+
+def _group_of(leader: int) -> list[int]:
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,pgid="], capture_output=True, text=True, check=True)
+    rows = [[int(word) for word in line.split()] for line in listed.stdout.splitlines()]
+    return [pid for pid, group in rows if group == leader]
