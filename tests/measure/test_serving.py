@@ -10,7 +10,6 @@ from headrace.core.errors import TargetFailed
 from headrace.core.timeline import Failure, FailureKind, Timeline
 from headrace.executor.cost import FittedCost
 from headrace.measure.serving import (
-    CROWD_TOKENS,
     Added,
     added_by_serving,
     apart,
@@ -62,7 +61,8 @@ def test_a_crowds_step_is_taken_from_when_all_of_them_decode() -> None:
         ]
     )
     assert ns == pytest.approx(20e6)
-    assert shape == StepShape(2, 100 + 2 * (CROWD_TOKENS // 2), sampled_seqs=2)
+    halfway = (80 + 15) + 15  # tokens that they have by then
+    assert shape == StepShape(2, 100 + halfway, sampled_seqs=2)
 
 
 def test_what_serving_adds_is_what_the_bare_steps_do_not_explain() -> None:

@@ -1,20 +1,22 @@
 """`headrace calibrate`: how long steps take, here or on a server, for `headrace simulate`."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import click
 
-from headrace.cli.calibrating import Calibrated, Plan, calibrate_embedded, calibrate_url
+from headrace.cli import calibrate_url as from_outside
+from headrace.cli.calibrating import Calibrated, Plan, calibrate_embedded
 from headrace.cli.costs import save
 from headrace.core.errors import BadInput
 from headrace.executor.graph import KvCacheDtype
 from headrace.executor.models import locate
-from headrace.measure.black_box import words_of
 from headrace.net.client import base_url, served_models
 
 LEAST_BUDGET_S = 30.0
+EMBEDDED_BUDGET_S, URL_BUDGET_S = 90.0, 140.0
 POOR_FIT = 0.10
 BUILT_IN = "smollm2"
 
@@ -25,8 +27,8 @@ class Options(TypedDict):
     embedded: bool
     model: str | None
     output: Path
-    budget_s: float
-    seed: int
+    budget_s: float | None
+    seed: int | None
     kv_cache_dtype: str
 
 
@@ -45,12 +47,15 @@ class Options(TypedDict):
     "--budget",
     "budget_s",
     type=click.FloatRange(LEAST_BUDGET_S),
-    default=90.0,
-    show_default=True,
     metavar="SECONDS",
-    help="Embedded: how long to measure. Longer averages more of what the machine does beside it.",
+    help="How long to measure, roughly. Longer averages more of what the machine does beside it."
+    f"  [default: {EMBEDDED_BUDGET_S:.0f} embedded, {URL_BUDGET_S:.0f} else]",
 )
-@click.option("--seed", default=0, show_default=True, help="Of the order and the lengths.")
+@click.option(
+    "--seed",
+    type=int,
+    help="Of the order and the prompts.  [default: 0 embedded; else a new one, as servers know old prompts]",
+)
 @click.option(
     "--kv-cache-dtype",
     type=click.Choice([dtype.value for dtype in KvCacheDtype]),
@@ -75,7 +80,8 @@ def calibrate(target: str | None, **options: Unpack[Options]) -> None:
         raise BadInput(f"--output {output}: there is no folder {output.parent}")
     if options["embedded"]:
         model = target or BUILT_IN
-        plan = Plan(model, locate(model), options["kv_cache_dtype"], options["budget_s"], options["seed"])
+        budget_s = options["budget_s"] or EMBEDDED_BUDGET_S
+        plan = Plan(model, locate(model), options["kv_cache_dtype"], budget_s, options["seed"] or 0)
         calibrated = calibrate_embedded(plan, _say)
         cost, words = calibrated.cost, in_words(calibrated)
     elif target is None:
@@ -83,8 +89,9 @@ def calibrate(target: str | None, **options: Unpack[Options]) -> None:
     else:
         url = base_url(target)
         name = options["model"] or asyncio.run(served_models(url))[0]
-        cost = calibrate_url(url, name, options["seed"], _say)
-        words = words_of(cost)
+        seed = int(time.time()) if options["seed"] is None else options["seed"]
+        found = from_outside.calibrate_url(url, name, seed, _say, options["budget_s"] or URL_BUDGET_S)
+        cost, words = found.cost, from_outside.in_words(found)
     save(cost, output)
     click.echo("\n".join(words))
     click.echo(f"Cost model: {output}")

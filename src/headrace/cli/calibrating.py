@@ -28,7 +28,6 @@ from headrace.core.ports import Overrides
 from headrace.executor.cost import FittedCost, fit
 from headrace.executor.models import ModelFiles
 from headrace.executor.paged import KvCacheDtype, PagedExecutor, load
-from headrace.measure.black_box import calibrate_server
 from headrace.measure.neighbours import Neighbours
 from headrace.measure.serving import (
     CROWDS,
@@ -49,22 +48,6 @@ SHARE_OF_STEPS = 0.7
 LEAST_SERVED_S = 20.0
 
 Say = Callable[[str], None]
-
-
-def calibrate_url(url: str, model: str, seed: int, say: Say) -> FittedCost:
-    """Any OpenAI-compatible server, as its client sees it: about two minutes."""
-    target = Target(url, model)
-    provenance = {
-        "by": "headrace calibrate URL",
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "server": url,
-        "model": model,
-        "headrace": __version__,
-        "seed": str(seed),
-    }
-    return calibrate_server(
-        lambda arrivals: asyncio.run(run_timetable(target, arrivals)), provenance, seed, say
-    )
 
 
 @dataclass(frozen=True, slots=True)

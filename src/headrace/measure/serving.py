@@ -7,6 +7,7 @@ The process that speaks HTTP and the client take turns with the engine on the sa
 token that is sent makes the steps a little longer. That is part of what a step costs here.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -96,7 +97,12 @@ def step_ns_of(results: Results) -> tuple[StepShape, float]:
         raise TargetFailed(
             f"{len(timelines)} requests never decoded together", "give the server more slots and KV blocks"
         )
-    context = sum(timeline.prompt_tokens + CROWD_TOKENS // 2 for timeline in timelines)
+    # Halfway through that time each attends to its prompt and the tokens it has by then.
+    context = sum(
+        timeline.prompt_tokens
+        + (bisect_left(timeline.token_at, begin_at) + bisect_right(timeline.token_at, end_at)) // 2
+        for timeline in timelines
+    )
     count = len(timelines)
     return StepShape(count, context, sampled_seqs=count), 1e9 * median(means)
 
