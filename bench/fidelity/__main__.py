@@ -1,8 +1,11 @@
-"""How near the twin comes: `python -m bench.fidelity --target reference|embedded [--json]`.
+"""How near the twin comes: `python -m bench.fidelity --target reference|embedded|vllm [--json]`.
 
 reference   a stored run of vLLM 0.19 on a GPU: calibrated on its first 100 requests, judged on the
             other 200, whose timings nothing before the table looks at
 embedded    this machine: calibrated, predicted, then measured; about 12 minutes, `--quick` about 4
+vllm        real vLLM on this machine's CPU, in the environment of `make vllm`: calibrated, predicted, then
+            measured under 12 settings, a start each; some 45 minutes, or in parts that join in one record:
+            --record FOLDER --points 0-3, later --points 4-7
 
 tables, then as the last line: {"median_error_pct": ..., "worst_error_pct": ..., ...}
 """
@@ -10,12 +13,13 @@ tables, then as the last line: {"median_error_pct": ..., "worst_error_pct": ...,
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from bench.fidelity import embedded
+from bench.fidelity import embedded, vllm
 from bench.fidelity.calibrate import Calibration, as_text, calibrate
 from bench.fidelity.reference import (
     AUTHORS_ERROR_PCT,
@@ -50,16 +54,21 @@ METRICS: dict[str, tuple[str, float, Callable[[Lives], float]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fidelity")
-    parser.add_argument("--target", choices=["reference", "embedded"], default="reference")
+    parser.add_argument("--target", choices=["reference", "embedded", "vllm"], default="reference")
     parser.add_argument("--json", action="store_true", help="print the result as JSON in the last line")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the calibrated cost model")
+    parser.add_argument("--points", metavar="0,2-4", help="vllm: only these settings, by number")
     parser.add_argument("--quick", action="store_true", help="embedded: fewer and shorter runs")
-    parser.add_argument("--record", type=Path, metavar="FILE.jsonl", help="embedded: go on where it ends")
+    parser.add_argument(
+        "--record", type=Path, metavar="PATH", help="where parts join: a file.jsonl; vllm: a folder"
+    )
     parser.add_argument("--seconds", type=float, help="embedded: begin nothing new after so many")
     arguments = parser.parse_args()
     if arguments.target == "embedded":
         length = embedded.LENGTHS["quick" if arguments.quick else "full"]
         result = embedded.run(length, arguments.record, arguments.seconds)
+    elif arguments.target == "vllm":
+        result = vllm.run(arguments.record or Path(tempfile.mkdtemp()), vllm.numbers(arguments.points))
     else:
         result = against_the_reference(arguments.save)
     if arguments.json:

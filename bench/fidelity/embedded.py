@@ -12,14 +12,21 @@ With a record the benchmark can be done in parts, each going on where the one be
 import asyncio
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
+from bench.fidelity.comparison import (
+    METRICS,
+    SHARES,
+    error_pct,
+    kendall_tau,
+    preemptions_of,
+    seen_of,
+    spread_pct,
+)
 from bench.fidelity.record import Record, Seen
 from bench.fidelity.scenarios import (
     FULL,
@@ -37,7 +44,6 @@ from headrace.cli.calibrating import Plan, calibrate_embedded
 from headrace.cli.measuring import Target, run_timetable
 from headrace.core.exchange import Arrival
 from headrace.core.settings import Settings
-from headrace.core.timeline import Failure, Timeline
 from headrace.executor.cost import FittedCost
 from headrace.executor.models import locate
 from headrace.executor.tokenizer import OpenVinoTokenizer
@@ -54,18 +60,9 @@ WARM_UP_REQUESTS = 12
 TIMEOUT_S = 90.0
 PROBE_RPS = 8.0
 """Only says how many requests the twin is given to find the knee with."""
-METRICS: dict[str, tuple[str, float]] = {
-    "ttft_p50_s": ("TTFT P50, s", 1.0),
-    "ttft_p95_s": ("TTFT P95, s", 1.0),
-    "itl_mean_s": ("ITL mean, ms", 1e3),
-    "output_tokens_per_s": ("output tokens/s", 1.0),
-    "preemptions": ("preemptions", 1.0),
-}
 AIM_PCT = 5.0
 RANKED_SEED = 7
 RANKED_PREFIX = "ranked: "
-SHARES = tuple(name for name in METRICS if name != "preemptions")
-"""Metrics whose errors are shares. Preemptions are small whole numbers, so they are told as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,7 @@ class Bench:
         assert self._cost.front_end is not None, "a calibration measures it"
         fleet = Fleet(front_end=self._cost.front_end)
         simulated = simulate(self._trace(arrivals), self._settings(budgets), self._cost, fleet=fleet)
-        return _seen(timelines_and_failures(simulated), simulated.preemptions)
+        return seen_of(timelines_and_failures(simulated), simulated.preemptions)
 
     def measure(self, arrivals: Sequence[Arrival], budgets: Budgets) -> Seen:
         with EmbeddedServer(MODEL, dict(budgets)) as server:
@@ -137,12 +134,12 @@ class Bench:
             count = min(WARM_UP_REQUESTS, self._settings(budgets).max_num_seqs)
             shape, step_ns = step_ns_of(asyncio.run(run_timetable(target, crowd(count, seed=9_000_000))))
             pace = step_ns / self._cost.step_ns(shape)
-            before = _preemptions(server.url)
+            before = preemptions_of(server.url)
             neighbours = Neighbours([server.session])
             results = asyncio.run(run_timetable(target, arrivals, TIMEOUT_S))
             others = neighbours.cores() or 0.0
-            preempted = _preemptions(server.url) - before
-            return replace(_seen(results, preempted), pace=pace, others_cores=round(others, 3))
+            preempted = preemptions_of(server.url) - before
+            return replace(seen_of(results, preempted), pace=pace, others_cores=round(others, 3))
 
     def _trace(self, arrivals: Sequence[Arrival]) -> tuple[TraceRequest, ...]:
         return as_trace(arrivals, self._tokenizer, self._machine.block_size)
@@ -256,10 +253,10 @@ def _compare(point: Point, measured: Sequence[Seen]) -> Compared:
         if name == "preemptions":
             print(f"  {label:<18}{said:>11.0f}" + "".join(f"{value:>10.0f}" for value in seen))
         else:
-            errors[name] = _error_pct(predicted, measured, name)
+            errors[name] = error_pct(predicted, measured, name)
             spread = f"{'one run':>9}"
             if len(measured) > 1:
-                spreads[name] = _spread_pct(measured, name)
+                spreads[name] = spread_pct(measured, name)
                 spread = f"{spreads[name]:>8.1f}%"
             print(f"  {label:<18}{said * unit:>11.2f}{cells}{errors[name]:>+8.1f}%{spread}")
     print(f"  machine at {np.mean([each.pace for each in measured]):.2f} of the calibration's step time")
@@ -282,38 +279,3 @@ def _rank(points: Sequence[Point], seen: Sequence[float]) -> float | None:
 def _ranked_name(budgets: Budgets) -> str:
     words = ", ".join(f"{name} {value}" for name, value in budgets.items()) or "defaults"
     return f"{RANKED_PREFIX}{words}"
-
-
-def kendall_tau(some: Sequence[float], others: Sequence[float]) -> float:
-    """Pairs in the same order less those in the opposite one, of all pairs. Ties are neither."""
-    pairs = list(combinations(range(len(some)), 2))
-    return sum(float(np.sign((some[a] - some[b]) * (others[a] - others[b]))) for a, b in pairs) / len(pairs)
-
-
-def _error_pct(predicted: Seen, measured: Sequence[Seen], name: str) -> float:
-    return 100 * (getattr(predicted, name) / float(np.mean([getattr(each, name) for each in measured])) - 1)
-
-
-def _spread_pct(measured: Sequence[Seen], name: str) -> float:
-    """From the least to the most of the real runs, as a share of their mean."""
-    values = [getattr(each, name) for each in measured]
-    return 100 * (max(values) - min(values)) / float(np.mean(values))
-
-
-def _seen(results: Sequence[Timeline | Failure], preemptions: float) -> Seen:
-    failed = [result for result in results if isinstance(result, Failure)]
-    assert not failed, f"{len(failed)} of {len(results)} requests failed, the first: {failed[0].reason}"
-    timelines = [result for result in results if isinstance(result, Timeline)]
-    ttfts = [timeline.ttft_s for timeline in timelines]
-    gaps = [gap for timeline in timelines for gap in timeline.itl_s]
-    tokens = sum(len(timeline.token_at) for timeline in timelines)
-    over_s = max(timeline.token_at[-1] for timeline in timelines) - timelines[0].due_at
-    p50, p95 = (float(np.quantile(ttfts, share)) for share in (0.5, 0.95))
-    return Seen(p50, p95, float(np.mean(gaps)), tokens / over_s, preemptions)
-
-
-def _preemptions(url: str) -> float:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    counted = [line for line in lines if line.startswith("vllm:num_preemptions_total")]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in counted)

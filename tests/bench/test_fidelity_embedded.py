@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.fidelity.embedded import kendall_tau
+from bench.fidelity.comparison import kendall_tau
 from bench.fidelity.record import Record, Seen
 from bench.fidelity.scenarios import FULL, MIXED, RANKED, SHARED, SHORT, as_trace, requests
 from headrace.core.cost import Residual
