@@ -5,7 +5,7 @@ reference   a stored run of vLLM 0.19 on a GPU: calibrated on its first 100 requ
 embedded    this machine: calibrated, predicted, then measured; about 12 minutes, `--quick` about 4
 vllm        real vLLM on this machine's CPU, in the environment of `make vllm`: calibrated, predicted, then
             measured under 12 settings, a start each; some 45 minutes, or in parts that join in one record:
-            --record FOLDER --points 0-3, later --points 4-7
+            --record FILE.jsonl --points 0-3, later --points 4-7
 
 tables, then as the last line: {"median_error_pct": ..., "worst_error_pct": ..., ...}
 """
@@ -13,7 +13,6 @@ tables, then as the last line: {"median_error_pct": ..., "worst_error_pct": ...,
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from bench.fidelity import embedded, vllm
 from bench.fidelity.calibrate import Calibration, as_text, calibrate
+from bench.fidelity.record import Record
 from bench.fidelity.reference import (
     AUTHORS_ERROR_PCT,
     CALIBRATED_ON,
@@ -68,7 +68,7 @@ def main() -> int:
         length = embedded.LENGTHS["quick" if arguments.quick else "full"]
         result = embedded.run(length, arguments.record, arguments.seconds)
     elif arguments.target == "vllm":
-        result = vllm.run(arguments.record or Path(tempfile.mkdtemp()), vllm.numbers(arguments.points))
+        result = vllm.run(Record(arguments.record), vllm.numbers(arguments.points))
     else:
         result = against_the_reference(arguments.save)
     if arguments.json:

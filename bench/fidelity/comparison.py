@@ -1,12 +1,15 @@
 """A run in numbers, predicted and real ones side by side: what all targets of `bench.fidelity` share."""
 
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from bench.fidelity.record import Seen
+from bench.fidelity.scenarios import Budgets
+from headrace.core.exchange import Arrival
 from headrace.core.timeline import Failure, Timeline
 
 METRICS: dict[str, tuple[str, float]] = {
@@ -16,28 +19,104 @@ METRICS: dict[str, tuple[str, float]] = {
     "output_tokens_per_s": ("output tokens/s", 1.0),
     "preemptions": ("preemptions", 1.0),
 }
+RANKED_PREFIX = "ranked: "
 SHARES = tuple(name for name in METRICS if name != "preemptions")
 """Metrics whose errors are shares. Preemptions are small whole numbers, so they are told as they are."""
 
 
-def compare(title: str, predicted: Seen, measured: Sequence[Seen]) -> dict[str, float]:
-    """Print the table of one point. Errors in percent by metric, and the preemptions as counted."""
-    print(f"\n{title}")
+@dataclass(slots=True)
+class Point:
+    """What is predicted, then measured."""
+
+    name: str
+    budgets: Budgets
+    arrivals: Sequence[Arrival]
+    repeats: int
+    predicted: Seen | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One point's errors and, of more than one run, their spread, by metric; preemptions said and seen."""
+
+    name: str
+    errors_pct: Mapping[str, float]
+    spreads_pct: Mapping[str, float]
+    preemptions: tuple[float, float]
+
+
+def compare(point: Point, measured: Sequence[Seen]) -> Compared:
+    """Print the table of one point."""
+    predicted = point.predicted
+    assert predicted is not None, "predicted before measured"
+    print(f"\n{point.name}: {len(point.arrivals)} requests")
     heads = "".join(f"{f'run {number + 1}':>10}" for number in range(len(measured)))
     print(f"  {'':<18}{'predicted':>11}{heads}{'error':>9}{'spread':>9}")
     errors: dict[str, float] = {}
+    spreads: dict[str, float] = {}
     for name, (label, unit) in METRICS.items():
         said, seen = getattr(predicted, name), [getattr(each, name) for each in measured]
         cells = "".join(f"{value * unit:>10.2f}" for value in seen)
-        mean = float(np.mean(seen))
         if name == "preemptions":
-            errors |= {"predicted_preemptions": said, "preemptions": mean}
-            print(f"  {label:<18}{said:>11.0f}" + "".join(f"{value:>10.0f}" for value in seen), flush=True)
+            print(f"  {label:<18}{said:>11.0f}" + "".join(f"{value:>10.0f}" for value in seen))
         else:
             errors[name] = error_pct(predicted, measured, name)
-            spread = spread_pct(measured, name)
-            print(f"  {label:<18}{said * unit:>11.2f}{cells}{errors[name]:>+8.1f}%{spread:>8.1f}%")
-    return errors
+            spread = f"{'one run':>9}"
+            if len(measured) > 1:
+                spreads[name] = spread_pct(measured, name)
+                spread = f"{spreads[name]:>8.1f}%"
+            print(f"  {label:<18}{said * unit:>11.2f}{cells}{errors[name]:>+8.1f}%{spread}")
+    print(f"  machine at {np.mean([each.pace for each in measured]):.2f} of the calibration's step time")
+    counted = float(np.mean([each.preemptions for each in measured]))
+    return Compared(point.name, errors, spreads, (predicted.preemptions, counted))
+
+
+def result_of(
+    compared: Sequence[Compared], tau: float | None, ranked: int, aim_pct: float
+) -> dict[str, object]:
+    """What the last line says. Within the aim is also what is within the real runs' own spread."""
+    sizes = [abs(point.errors_pct[name]) for point in compared for name in SHARES]
+    if not sizes:
+        return {"points": 0, "kendall_tau": tau, "settings_ranked": ranked}
+    spreads = [spread for point in compared for spread in point.spreads_pct.values()]
+    aims = [max(aim_pct, point.spreads_pct.get(name, 0.0)) for point in compared for name in SHARES]
+    within = [size <= aim for size, aim in zip(sizes, aims, strict=True)]
+    return {
+        "median_error_pct": round(float(np.median(sizes)), 2),
+        "worst_error_pct": round(max(sizes), 2),
+        "spread_pct": round(float(np.median(spreads)), 2) if spreads else None,
+        "kendall_tau": tau,
+        "worst_spread_pct": round(max(spreads), 2) if spreads else None,
+        "within_aim": f"{sum(within)} of {len(within)}",
+        "median_error_pct_by_metric": {
+            name: round(float(np.median([abs(point.errors_pct[name]) for point in compared])), 2)
+            for name in SHARES
+        },
+        "preemptions": {
+            point.name: {"predicted": point.preemptions[0], "measured": point.preemptions[1]}
+            for point in compared
+            if any(point.preemptions)
+        },
+        "points": len(compared),
+        "settings_ranked": ranked,
+    }
+
+
+def rank(title: str, points: Sequence[Point], seen: Sequence[float]) -> float | None:
+    """Kendall's tau of P95 TTFT, None below two settings. All of them met the same requests."""
+    if len(points) < 2:
+        return None
+    said = [point.predicted.ttft_p95_s for point in points if point.predicted is not None]
+    print(f"\nTTFT P95 under {len(seen)} settings, {title}, s")
+    print(f"  {'':<66}{'said':>8}{'seen':>8}")
+    for point, predicted, measured in sorted(zip(points, said, seen, strict=True), key=lambda row: row[2]):
+        print(f"  {point.name.removeprefix(RANKED_PREFIX):<66}{predicted:>8.2f}{measured:>8.2f}", flush=True)
+    return round(kendall_tau(said, seen), 3)
+
+
+def ranked_name(budgets: Budgets) -> str:
+    words = ", ".join(f"{name} {value}" for name, value in budgets.items()) or "defaults"
+    return f"{RANKED_PREFIX}{words}"
 
 
 def kendall_tau(some: Sequence[float], others: Sequence[float]) -> float:
