@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import BadInput
+from headrace.net.bodies import MOST_CHOICES, ChatBody, CompletionBody
 from headrace.net.wire import read_chat, read_completion
 from tests.net.http import Answer, connected, get, post, posted, read_answer
 from tests.net.scripted import SETTINGS
@@ -73,25 +74,43 @@ def test_a_body_that_is_no_request_is_refused(server: RunningServer, raw: bytes)
         ("stop_token_ids", [2**70]),
         ("priority", 2**80),
         ("cache_salt", ""),
-        ("n", 2),
-        ("best_of", 2),
-        ("logprobs", True),
         ("logprobs", 0),
         ("top_logprobs", 5),
         ("tool_choice", "required"),
         ("functions", [{"name": "f"}]),
         ("guided_json", {"type": "object"}),
-        ("allowed_token_ids", [1]),
-        ("bad_words", ["no"]),
-        ("truncate_prompt_tokens", 5),
-        ("include_stop_str_in_output", True),
-        ("skip_special_tokens", False),
-        ("add_generation_prompt", False),
-        ("presence_penalty", 0.5),
-        ("repetition_penalty", 1.1),
-        ("logit_bias", {"5": 1}),
         ("tools", [{"type": "function"}]),
-        ("response_format", {"type": "json_object"}),
+        ("n", 0),
+        ("n", 2000),
+        ("temperature", 2.1),
+        ("min_p", 1.5),
+        ("presence_penalty", 2.5),
+        ("repetition_penalty", 0),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"257": 1}),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [257]),
+        ("stop_token_ids", [257]),
+        ("bad_words", [""]),
+        ("bad_words", [" "]),
+        ("truncate_prompt_tokens", 0),
+        ("truncate_prompt_tokens", 100_000),
+        ("prompt_logprobs", 1),
+        ("top_logprobs", 21),
+        ("chat_template", "{{ messages }}"),
+        ("priority", 1),
+        ("tools", []),
+        ("tool_choice", "auto"),
+        ("response_format", {"type": "xml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}),
+        ("structured_outputs", {}),
+        ("structured_outputs", {"regex": "a", "choice": ["b"]}),
+        ("structured_outputs", {"choice": []}),
+        ("structured_outputs", {"json": "{"}),
+        ("structured_outputs", {"regex": "a", "whitespace_pattern": " "}),
+        ("guided_regex", "a+"),
+        ("use_beam_search", True),
         ("stream", "yes"),
         ("model", 7),
         ("stream_options", {"include_usage": True}),
@@ -107,7 +126,7 @@ def test_a_value_that_cannot_be_is_refused_by_name(server: RunningServer, field:
 
 
 @pytest.mark.parametrize(
-    "prompt", ["", [], [[]], [257], [-1], [10**30], ["a", "b"], [[1], [2]], [1, "a"], [1.5], None, {}]
+    "prompt", ["", [], [[]], [257], [-1], [10**30], ["a", ""], [[1], [257]], [1, "a"], [1.5], None, {}]
 )
 def test_a_prompt_that_cannot_be_is_refused(server: RunningServer, prompt: Any) -> None:
     assert_refused(post(server.port, COMPLETION, {"prompt": prompt}))
@@ -118,7 +137,8 @@ def test_neutral_values_and_unknown_fields_are_let_pass(server: RunningServer) -
         "n": 1,
         "logprobs": False,
         "top_logprobs": 0,
-        "tool_choice": "auto",
+        "best_of": 2,
+        "tool_choice": "none",
         "skip_special_tokens": True,
         "presence_penalty": 0,
         "frequency_penalty": 0.0,
@@ -132,7 +152,7 @@ def test_neutral_values_and_unknown_fields_are_let_pass(server: RunningServer) -
         "top_k": -1,
         "seed": -5,
         "stop": None,
-        "priority": -3,
+        "priority": 0,
     }
     assert post(server.port, CHAT, {"messages": USER, "max_tokens": 2, **neutral}).status == 200
 
@@ -191,22 +211,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = st.sampled_from(
-    [
-        *(
-            "model",
-            "messages",
-            "prompt",
-            "max_tokens",
-            "max_completion_tokens",
-            "temperature",
-            "top_p",
-            "top_k",
-        ),
-        *("seed", "stop", "stop_token_ids", "min_tokens", "ignore_eos", "priority", "cache_salt", "stream"),
-        *("stream_options", "n", "logprobs", "logit_bias", "response_format", "tools", "suffix"),
-    ]
-)
+FIELDS = st.sampled_from(sorted({*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__}))
 
 
 @given(st.dictionaries(FIELDS, JSON, max_size=6))
@@ -218,7 +223,8 @@ def test_any_json_is_either_understood_or_refused(fields: dict[str, Any]) -> Non
         except BadInput:
             continue
         assert asked.max_tokens is None or asked.max_tokens >= 1
-        assert asked.temperature >= 0
+        assert asked.sampling.temperature >= 0
+        assert 1 <= asked.n * len(asked.prompts) <= MOST_CHOICES
 
 
 @given(st.binary(max_size=60))

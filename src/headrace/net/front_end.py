@@ -1,76 +1,37 @@
 """Between text and tokens: everything that is done for a request outside the engine.
 
-    Asked --tokenize--> Request --submit--> Stream of token ids --detokenize--> Pieces of text
+    Asked --tokenize--> token ids --begin--> Request, ... --submit--> Answer
 
 Long prompts are tokenized off the event loop, so that one long document does not hold up
-everybody else's tokens. Stop strings are found here, in text; the engine knows only tokens.
+everybody else's tokens.
 """
 
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
 
 from headrace.core.errors import BadInput, NeverFits, UnknownModel
-from headrace.core.output import Output
-from headrace.core.ports import Chat, ChatMessage, Tokenizer
-from headrace.core.request import Request
-from headrace.executor.detokenize import IncrementalDetokenizer
-from headrace.net.engine_client import EngineClient, Stream
-from headrace.net.replies import Piece, Usage
-from headrace.net.stops import StopFinder
-from headrace.net.wire import Asked, BadField, Prompt
+from headrace.core.ports import Chat, Tokenizer
+from headrace.core.request import Request, SamplingParams
+from headrace.core.settings import SchedulingPolicy
+from headrace.net.bodies import LARGEST_INT
+from headrace.net.engine_client import EngineClient
+from headrace.net.fields import BadField, shown, within_vocabulary
+from headrace.net.generation import Answer, Generation, Reading
+from headrace.net.prompt_fields import Prompt
+from headrace.net.tool_fields import ToolChoice
+from headrace.net.wire import Asked, Truncation
 
 INLINE_CHARACTERS = 2000
 """Prompts up to this long are tokenized at once: handing them to a thread would cost as much."""
 TOKENIZING_THREADS = 2
 """One long prompt must not keep the next one waiting; more would take the engine's cores."""
 
-
-class ClientGone(Exception):
-    """Nobody waits for this answer any more."""
-
-
-class Generation:
-    """One request in the engine, seen as text."""
-
-    def __init__(self, engine: EngineClient, request: Request, asked: Asked, tokenizer: Tokenizer) -> None:
-        self._engine = engine
-        self._detokenizer = IncrementalDetokenizer(tokenizer, request.prompt_token_ids)
-        self._stops = StopFinder(asked.stop) if asked.stop else None
-        self._min_tokens = asked.min_tokens
-        self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
-        self._stream: Stream = engine.submit(request)
-
-    async def next_piece(self) -> Piece:
-        """The text of the next output; the last one has a finish reason. Raises what went wrong."""
-        output = await self._stream.get()
-        self.usage.completion_tokens += len(output.token_ids)
-        if output.first is not None:
-            self.usage.cached_tokens = output.first.num_cached_tokens
-            self.usage.bill = output.first.bill
-        return self._piece(output)
-
-    def abandon(self) -> None:
-        """The client has left: the engine gets its blocks back."""
-        self._engine.end(self._stream, "abort")
-        self._stream.fail(ClientGone())
-
-    def _piece(self, output: Output) -> Piece:
-        text = self._detokenizer.push(_visible(output))
-        if output.finish_reason is not None:
-            text += self._detokenizer.finish()
-        if self._stops is not None and self.usage.completion_tokens > self._min_tokens:
-            text = self._stops.push(text)
-            if self._stops.found is not None:
-                self._engine.end(self._stream, "stop")
-                return Piece(text, "stop", self._stops.found)
-            if output.finish_reason is not None:
-                text += self._stops.rest()
-        if output.finish_reason is None:
-            return Piece(text)
-        return Piece(text, output.finish_reason.value, output.stop_token_id)
+_Result = TypeVar("_Result")
 
 
 class FrontEnd:
@@ -79,50 +40,143 @@ class FrontEnd:
     def __init__(self, engine: EngineClient, tokenizer: Tokenizer, model_names: Sequence[str]) -> None:
         self.engine = engine
         self.model_names = tuple(model_names)
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(TOKENIZING_THREADS, "tokenize")
 
-    async def tokenize(self, asked: Asked) -> tuple[int, ...]:
-        """The prompt in tokens. Raises `BadInput` for what the model cannot read."""
-        if asked.model is not None and asked.model not in self.model_names:
-            raise UnknownModel(
-                f"the model {asked.model!r:.200} is not served here", f"ask for {self.model_names[0]!r}"
+    async def tokenize(self, asked: Asked) -> list[tuple[int, ...]]:
+        """The prompts in tokens. Raises `BadInput` for what the model cannot read or the engine not do."""
+        self.check_model(asked.model)
+        self._check(asked)
+        if asked.sampling.grammar is not None:
+            await self._in_thread(
+                lambda grammar=asked.sampling.grammar: self.tokenizer.check_grammar(grammar)
             )
-        if _characters(asked.prompt) <= INLINE_CHARACTERS:
-            return self._token_ids(asked.prompt)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._token_ids, asked.prompt)
+        return [await self.token_ids(prompt) for prompt in asked.prompts]
 
-    def begin(self, asked: Asked, prompt_token_ids: tuple[int, ...], arrived_ns: int) -> Generation:
-        """Put a tokenized request before the engine. Raises `NeverFits` with the numbers."""
-        max_tokens = _room(asked, len(prompt_token_ids), self.engine.settings.max_model_len)
-        request = Request(
-            request_id=secrets.token_hex(16),
-            prompt_token_ids=prompt_token_ids,
-            sampling=asked.sampling(max_tokens, secrets.randbits(63), self._tokenizer.eos_token_id),
-            arrived_ns=arrived_ns,
-            handed_ns=time.monotonic_ns(),
-            priority=asked.priority,
-            cache_salt=asked.cache_salt,
-            request_class=_request_class(asked),
-        )
-        return Generation(self.engine, request, asked, self._tokenizer)
+    async def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """One prompt in tokens. Raises `BadInput`."""
+        if _characters(prompt) <= INLINE_CHARACTERS:
+            return self._token_ids(prompt)
+        return await self._in_thread(lambda: self._token_ids(prompt))
+
+    def check_model(self, model: str | None) -> None:
+        """Raises `UnknownModel`. No name means the one that is served."""
+        if model is not None and model not in self.model_names:
+            raise UnknownModel(
+                f"the model {shown(model)} is not served here", f"ask for {self.model_names[0]!r}"
+            )
+
+    def begin(self, asked: Asked, prompts: Sequence[tuple[int, ...]], arrived_ns: int) -> Answer:
+        """Put tokenized prompts before the engine. Raises `NeverFits` with the numbers."""
+        begun: list[Generation] = []
+        requests = self._requests(asked, prompts, arrived_ns)
+        try:
+            for place, request in enumerate(requests):
+                prompt = asked.prompts[place // asked.n]
+                echoed = self._echoed(asked, prompt, request.prompt_token_ids)
+                begun.append(
+                    Generation(self.engine, request, Reading(asked.delivery, self.tokenizer, echoed))
+                )
+        except BaseException:
+            for generation in begun:
+                generation.abandon()
+            raise
+        return Answer(begun, asked.n)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _check(self, asked: Asked) -> None:
+        """What the model's vocabulary and template, and the engine's settings, say about the fields."""
+        sampling, size = asked.sampling, self.tokenizer.vocab_size
+        within_vocabulary("logit_bias", (token_id for token_id, _ in sampling.logit_bias), size)
+        within_vocabulary("allowed_token_ids", sampling.allowed_token_ids or (), size)
+        within_vocabulary("stop_token_ids", sampling.stop_token_ids, size)
+        use = asked.delivery.tools
+        if use is not None and use.choice is ToolChoice.AUTO and not self.tokenizer.takes_tools:
+            raise BadField(
+                "tools",
+                "this model's chat template has no place for tools: the model would not hear of them",
+                "set tool_choice to required or to a named function, which force a call, or to none",
+            )
+        if asked.priority and self.engine.settings.scheduling_policy is SchedulingPolicy.FCFS:
+            raise BadField(
+                "priority",
+                f"priority is {asked.priority}, and this server runs requests in the order of arrival",
+                "leave priority out, or start the server with --scheduling-policy priority",
+            )
+
+    def _requests(self, asked: Asked, prompts: Sequence[tuple[int, ...]], arrived_ns: int) -> list[Request]:
+        """One for each choice; all of them are checked before the first is submitted."""
+        max_model_len = self.engine.settings.max_model_len
+        bad_words = self._bad_words(asked.bad_words)
+        requests: list[Request] = []
+        for prompt in prompts:
+            token_ids = _truncated(prompt, asked.truncation, max_model_len)
+            room = _room(asked, len(token_ids), max_model_len)
+            requests += (
+                Request(
+                    request_id=secrets.token_hex(16),
+                    prompt_token_ids=token_ids,
+                    sampling=self._sampling(asked, room, choice, bad_words),
+                    arrived_ns=arrived_ns,
+                    handed_ns=time.monotonic_ns(),
+                    priority=asked.priority,
+                    cache_salt=asked.cache_salt,
+                    request_class=_request_class(asked),
+                )
+                for choice in range(asked.n)
+            )
+        return requests
+
+    def _sampling(
+        self, asked: Asked, max_tokens: int, choice: int, bad_words: tuple[tuple[int, ...], ...]
+    ) -> SamplingParams:
+        """As vLLM has it, the answers of one seed have seeds that count up. Generators want them unsigned."""
+        seed = secrets.randbits(63) if asked.seed is None else (asked.seed + choice) & LARGEST_INT
+        return replace(
+            asked.sampling,
+            max_tokens=max_tokens,
+            min_tokens=min(asked.sampling.min_tokens, max_tokens),
+            seed=seed,
+            eos_token_id=None if asked.ignore_eos else self.tokenizer.eos_token_id,
+            bad_words=bad_words,
+        )
+
+    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """In tokens; as in vLLM also with a space before, where that gives another first token."""
+        found: list[tuple[int, ...]] = []
+        for word in words:
+            plain = tuple(self.tokenizer.encode(word.lstrip()))
+            if not plain:
+                raise BadField("bad_words", f"the bad word {shown(word)} is nothing but spaces")
+            spaced = tuple(self.tokenizer.encode(" " + word.lstrip()))
+            found.append(plain)
+            if len(spaced) == len(plain) and spaced[0] != plain[0]:
+                found.append(spaced)
+        return tuple(found)
+
+    def _echoed(self, asked: Asked, prompt: Prompt, token_ids: tuple[int, ...]) -> str:
+        if not asked.delivery.echo:
+            return ""
+        if isinstance(prompt, Chat):
+            last = prompt.messages[-1]
+            return last.content if last.role == asked.delivery.role else ""
+        if isinstance(prompt, str) and asked.truncation is None:
+            return prompt
+        return self.tokenizer.decode(token_ids, skip_special_tokens=False)
+
     def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """Text to tokens; token ids are only looked at."""
         if isinstance(prompt, str):
-            return tuple(self._tokenizer.encode(prompt))
-        messages = [item for item in prompt if isinstance(item, ChatMessage)]
-        if messages:
-            return tuple(self._tokenizer.encode(self._tokenizer.apply_chat_template(Chat(tuple(messages)))))
-        token_ids = tuple(item for item in prompt if isinstance(item, int))
-        size = self._tokenizer.vocab_size
-        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < size:
-            raise BadField("prompt", f"the prompt has token ids outside of the vocabulary of {size} tokens")
-        return token_ids
+            return tuple(self.tokenizer.encode(prompt))
+        if isinstance(prompt, Chat):
+            return tuple(self.tokenizer.encode(self.tokenizer.apply_chat_template(prompt)))
+        within_vocabulary("prompt", prompt, self.tokenizer.vocab_size)
+        return prompt
 
 
 def _request_class(asked: Asked) -> str:
@@ -131,16 +185,27 @@ def _request_class(asked: Asked) -> str:
     return (asked.model or "") if tier is None or tier in {"auto", "default"} else tier
 
 
-def _visible(output: Output) -> list[int]:
-    """A stop token ends the answer and is no part of its text."""
-    return output.token_ids if output.stop_token_id is None else output.token_ids[:-1]
-
-
 def _characters(prompt: Prompt) -> int:
     """How much work it is to tokenize `prompt`, in characters; a message has its frame around it."""
-    if isinstance(prompt, str):
-        return len(prompt)
-    return sum(len(item.content) + 20 if isinstance(item, ChatMessage) else 1 for item in prompt)
+    if isinstance(prompt, Chat):
+        return sum(len(turn.content) + 20 for turn in prompt.messages) + INLINE_CHARACTERS * bool(
+            prompt.tools
+        )
+    return len(prompt)
+
+
+def _truncated(
+    token_ids: tuple[int, ...], truncation: Truncation | None, max_model_len: int
+) -> tuple[int, ...]:
+    if truncation is None:
+        return token_ids
+    keep = max_model_len - 1 if truncation.keep_tokens is None else truncation.keep_tokens
+    if keep > max_model_len:
+        raise BadField(
+            "truncate_prompt_tokens",
+            f"truncate_prompt_tokens is {keep}, more than the maximum context length of {max_model_len}",
+        )
+    return token_ids[-keep:] if truncation.keeps_end else token_ids[:keep]
 
 
 def _room(asked: Asked, prompt_tokens: int, max_model_len: int) -> int:

@@ -21,6 +21,10 @@ class Gate:
     def is_open(self) -> bool:
         return self._open
 
+    @property
+    def inside(self) -> int:
+        return self._inside
+
     @contextmanager
     def enter(self) -> Generator[None, None, None]:
         """Counts the caller as inside. Raises `Busy` when closed."""

@@ -1,22 +1,48 @@
 """What we answer, in the shapes of the OpenAI API.
 
-    Piece, Piece, ...  --event-->  one SSE event for each output of the engine
-    Answer             --whole-->  one JSON body
+    (choice, Piece), ... --event-->  one SSE event for each output of the engine
+    Collected, ...       --whole-->  one JSON body
 
 An event is sent for every output, even while its text is held back (half a character, the
-beginning of a stop string): a client can time tokens by events. The first event carries the
-role, the last one the finish reason. What surrounds the text is encoded once per request.
+beginning of a stop string, a tool call that is not whole): a client can time tokens by events. The
+first event of a choice carries the role, its last one the finish reason. What surrounds the text of a
+plain event is encoded once per request and choice.
 """
 
-from dataclasses import dataclass, field
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from headrace.core.bill import Bill
 from headrace.core.errors import BadInput, Busy, EngineDied, HeadraceError, UnknownModel
-from headrace.net.wire import BodyTooLarge
+from headrace.net.fields import BodyTooLarge
+from headrace.net.logprobs import NamedToken, chat_logprobs, completion_logprobs
+from headrace.net.shapes import (
+    AnswerMessage,
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChunkChoice,
+    Completion,
+    Delta,
+    ErrorBody,
+    ErrorInfo,
+    FunctionCall,
+    FunctionDelta,
+    PromptTokensDetails,
+    TextChoice,
+    ToolCall,
+    ToolCallDelta,
+    UsageInfo,
+)
+from headrace.net.tool_calls import CallFinder, CallPart, Found, call_finder
+from headrace.net.tool_fields import ToolChoice
+from headrace.net.wire import Delivery
 
 DONE = b"data: [DONE]\n\n"
 
@@ -30,6 +56,25 @@ class Piece:
     text: str
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    logprobs: list[NamedToken] | None = None
+
+
+@dataclass(slots=True)
+class Collected:
+    """A whole answer, from its pieces."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: list[NamedToken] | None = None
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> "Collected":
+        last = pieces[-1]
+        named = [token for piece in pieces for token in piece.logprobs or ()]
+        has_logprobs = any(piece.logprobs is not None for piece in pieces)
+        text = "".join(piece.text for piece in pieces)
+        return cls(text, last.finish_reason, last.stop_reason, named if has_logprobs else None)
 
 
 @dataclass(slots=True)
@@ -41,16 +86,15 @@ class Usage:
     cached_tokens: int = 0
     bill: Bill | None = None
 
-    def json(self, *, with_bill: bool) -> dict[str, Any]:
-        usage: dict[str, Any] = {
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "completion_tokens": self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
-        if with_bill and self.bill is not None:
-            usage["headrace_bill"] = {cause.value: part for cause, part in self.bill.seconds().items()}
-        return usage
+    def info(self, *, with_bill: bool = False) -> UsageInfo:
+        bill = self.bill.seconds() if with_bill and self.bill is not None else None
+        return UsageInfo(
+            prompt_tokens=self.prompt_tokens,
+            total_tokens=self.prompt_tokens + self.completion_tokens,
+            completion_tokens=self.completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(self.cached_tokens),
+            headrace_bill=UNSET if bill is None else {cause.value: part for cause, part in bill.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,75 +107,133 @@ class Envelope:
     shows_bill: bool = False
     """Whether usage says where the time to first token went: only for those who asked."""
 
-    def json(self, kind: str, choices: list[Any], usage: Usage | None = None) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        }
-        if usage is not None:
-            body["usage"] = usage.json(with_bill=self.shows_bill)
-        return body
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {"id": self.id, "created": self.created, "model": self.model}
 
 
 @dataclass(slots=True)
+class _Turn:
+    """One choice of a chat, as far as it has been told."""
+
+    finder: CallFinder | None
+    role_sent: bool = False
+    called: bool = False
+    around: tuple[bytes, bytes] | None = None
+
+
 class ChatReply:
     """Answers of /v1/chat/completions."""
 
-    envelope: Envelope
-    _role_sent: bool = False
-    _around: tuple[bytes, bytes] = field(init=False)
+    def __init__(self, envelope: Envelope, delivery: Delivery) -> None:
+        self._envelope = envelope
+        self._delivery = delivery
+        self._turns: dict[int, _Turn] = {}
 
-    def __post_init__(self) -> None:
-        self._around = _cut_at_text(self.envelope.json("chat.completion.chunk", [_chunk_choice("")]))
-
-    def event(self, piece: Piece) -> bytes:
-        if self._role_sent and piece.finish_reason is None:
-            before, after = self._around
-            return before + _encode(piece.text) + after
-        choice = _chunk_choice(piece.text, piece.finish_reason, piece.stop_reason)
-        if not self._role_sent:
-            choice["delta"] = {"role": "assistant", "content": piece.text}
-            self._role_sent = True
-        return as_event(self.envelope.json("chat.completion.chunk", [choice]))
+    def event(self, index: int, piece: Piece, usage: Usage) -> bytes:
+        """`usage`: of this choice, up to now."""
+        turn = self._turn(index)
+        is_plain = piece.finish_reason is None and piece.logprobs is None and turn.finder is None
+        if turn.role_sent and is_plain and not self._delivery.continuous_usage_stats:
+            turn.around = turn.around or _around(self._chunk([ChunkChoice(index, Delta(content=_MARK))]))
+            return turn.around[0] + _encode(piece.text) + turn.around[1]
+        delta = self._delta(turn, piece)
+        if not turn.role_sent:
+            delta.role, turn.role_sent = self._delivery.role, True
+        choice = ChunkChoice(index, delta)
+        if piece.logprobs is not None:
+            choice.logprobs = chat_logprobs(piece.logprobs)
+        if piece.finish_reason is not None:
+            choice.finish_reason = self._finish_reason(turn, piece.finish_reason)
+            choice.stop_reason = piece.stop_reason
+        shown = usage.info() if self._delivery.continuous_usage_stats else UNSET
+        return as_event(self._chunk([choice], shown))
 
     def usage_event(self, usage: Usage) -> bytes:
-        return as_event(self.envelope.json("chat.completion.chunk", [], usage))
+        return as_event(self._chunk([], usage.info(with_bill=self._envelope.shows_bill)))
 
-    def whole(self, text: str, last: Piece, usage: Usage) -> bytes:
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text},
-            "logprobs": None,
-            "finish_reason": last.finish_reason,
-            "stop_reason": last.stop_reason,
-        }
-        return _encode(self.envelope.json("chat.completion", [choice], usage))
+    def whole(self, answers: Sequence[Collected], usage: Usage) -> bytes:
+        choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
+        info = usage.info(with_bill=self._envelope.shows_bill)
+        return _encode(ChatCompletion(**self._envelope.fields, choices=choices, usage=info))
+
+    def _chunk(self, choices: list[ChunkChoice], usage: Any = UNSET) -> ChatCompletionChunk:
+        return ChatCompletionChunk(**self._envelope.fields, choices=choices, usage=usage)
+
+    def _turn(self, index: int) -> _Turn:
+        if index not in self._turns:
+            tools = self._delivery.tools
+            self._turns[index] = _Turn(call_finder(tools) if tools else None)
+        return self._turns[index]
+
+    def _delta(self, turn: _Turn, piece: Piece) -> Delta:
+        if turn.finder is None:
+            return Delta(content=piece.text)
+        found = _found(turn.finder, piece.text, ended=piece.finish_reason is not None)
+        turn.called = turn.called or bool(found.calls)
+        calls = [_call_delta(part) for part in found.calls]
+        return Delta(content=found.content or UNSET, tool_calls=calls or UNSET)
+
+    def _choice(self, index: int, answer: Collected) -> ChatChoice:
+        turn = self._turn(index)
+        message = AnswerMessage(self._delivery.role, answer.text)
+        if turn.finder is not None:
+            found = _found(turn.finder, answer.text, ended=True)
+            turn.called = bool(found.calls)
+            message.content = found.content if found.content.strip() or not found.calls else None
+            message.tool_calls = [_call(part) for part in found.calls] or UNSET
+        return ChatChoice(
+            index,
+            message,
+            None if answer.logprobs is None else chat_logprobs(answer.logprobs),
+            self._finish_reason(turn, answer.finish_reason),
+            answer.stop_reason,
+        )
+
+    def _finish_reason(self, turn: _Turn, reason: str | None) -> str | None:
+        """OpenAI's: a call that the model chose to make is a reason of its own, one that was named is not."""
+        tools = self._delivery.tools
+        chosen = turn.called and tools is not None and tools.choice is not ToolChoice.NAMED
+        return "tool_calls" if chosen and reason == "stop" else reason
 
 
-@dataclass(slots=True)
 class CompletionReply:
     """Answers of /v1/completions."""
 
-    envelope: Envelope
-    _around: tuple[bytes, bytes] = field(init=False)
+    def __init__(self, envelope: Envelope, delivery: Delivery) -> None:
+        self._envelope = envelope
+        self._delivery = delivery
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+        self._offsets: dict[int, int] = {}  # of the next token in its choice's text
 
-    def __post_init__(self) -> None:
-        self._around = _cut_at_text(self.envelope.json("text_completion", [_text_choice("")]))
-
-    def event(self, piece: Piece) -> bytes:
-        if piece.finish_reason is None:
-            before, after = self._around
+    def event(self, index: int, piece: Piece, usage: Usage) -> bytes:
+        """`usage`: of this choice, up to now."""
+        is_plain = piece.finish_reason is None and piece.logprobs is None
+        if is_plain and not self._delivery.continuous_usage_stats:
+            if index not in self._around:
+                self._around[index] = _around(self._completion([TextChoice(index, _MARK)]))
+            before, after = self._around[index]
             return before + _encode(piece.text) + after
-        return as_event(self.envelope.json("text_completion", [_text_choice(piece.text, piece)]))
+        shown = usage.info() if self._delivery.continuous_usage_stats else UNSET
+        return as_event(self._completion([self._choice(index, piece)], shown))
 
     def usage_event(self, usage: Usage) -> bytes:
-        return as_event(self.envelope.json("text_completion", [], usage))
+        return as_event(self._completion([], usage.info(with_bill=self._envelope.shows_bill)))
 
-    def whole(self, text: str, last: Piece, usage: Usage) -> bytes:
-        return _encode(self.envelope.json("text_completion", [_text_choice(text, last)], usage))
+    def whole(self, answers: Sequence[Collected], usage: Usage) -> bytes:
+        choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
+        return _encode(self._completion(choices, usage.info(with_bill=self._envelope.shows_bill)))
+
+    def _completion(self, choices: list[TextChoice], usage: Any = UNSET) -> Completion:
+        return Completion(**self._envelope.fields, choices=choices, usage=usage)
+
+    def _choice(self, index: int, told: Piece | Collected) -> TextChoice:
+        choice = TextChoice(index, told.text, finish_reason=told.finish_reason, stop_reason=told.stop_reason)
+        if told.logprobs is not None:
+            offset = self._offsets.get(index, 0)
+            choice.logprobs = completion_logprobs(told.logprobs, offset)
+            self._offsets[index] = offset + sum(len(token.text) for token in told.logprobs)
+        return choice
 
 
 Reply = ChatReply | CompletionReply
@@ -153,18 +255,18 @@ def status_of(error: HeadraceError) -> tuple[HTTPStatus, str]:
     return HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"
 
 
-def error_json(error: HeadraceError) -> dict[str, Any]:
+def error_json(error: HeadraceError) -> ErrorBody:
     """`error` in OpenAI's shape, what to do next included in its message."""
     status, name = status_of(error)
     message = f"{error}; {error.hint}" if error.hint else str(error)
     return http_error_json(status, name, message, getattr(error, "param", None))
 
 
-def http_error_json(status: int, name: str, message: str, param: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": name, "param": param, "code": int(status)}}
+def http_error_json(status: int, name: str, message: str, param: str | None = None) -> ErrorBody:
+    return ErrorBody(ErrorInfo(message, name, param, int(status)))
 
 
-def as_event(body: dict[str, Any]) -> bytes:
+def as_event(body: msgspec.Struct) -> bytes:
     """One server-sent event."""
     return b"data: " + _encode(body) + b"\n\n"
 
@@ -173,36 +275,30 @@ _MARK = "\ufdd0"
 """A noncharacter: stands where the text will be, and occurs nowhere else in an envelope."""
 
 
-def _cut_at_text(body: dict[str, Any]) -> tuple[bytes, bytes]:
-    """The event around the text, which is the only empty string in `choices[0]`."""
-    choice = body["choices"][0]
-    if "delta" in choice:
-        choice["delta"]["content"] = _MARK
-    else:
-        choice["text"] = _MARK
+def _around(body: msgspec.Struct) -> tuple[bytes, bytes]:
+    """The event around the text, for which the mark stands."""
     before, _, after = as_event(body).rpartition(_encode(_MARK))
     return before, after
 
 
-def _chunk_choice(
-    text: str, finish_reason: str | None = None, stop_reason: str | int | None = None
-) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": 0,
-        "delta": {"content": text},
-        "logprobs": None,
-        "finish_reason": finish_reason,
-    }
-    if finish_reason is not None:
-        choice["stop_reason"] = stop_reason
-    return choice
+def _found(finder: CallFinder, text: str, *, ended: bool) -> Found:
+    found = finder.push(text)
+    if ended:
+        rest = finder.finish()
+        found.content += rest.content
+        found.calls += rest.calls
+    return found
 
 
-def _text_choice(text: str, last: Piece | None = None) -> dict[str, Any]:
-    return {
-        "index": 0,
-        "text": text,
-        "logprobs": None,
-        "finish_reason": last.finish_reason if last else None,
-        "stop_reason": last.stop_reason if last else None,
-    }
+def _call(part: CallPart) -> ToolCall:
+    return ToolCall(_call_id(), FunctionCall(part.name or "", part.arguments))
+
+
+def _call_delta(part: CallPart) -> ToolCallDelta:
+    if part.name is None:
+        return ToolCallDelta(part.index, FunctionDelta(part.arguments))
+    return ToolCallDelta(part.index, FunctionDelta(part.arguments, part.name), _call_id(), "function")
+
+
+def _call_id() -> str:
+    return f"chatcmpl-tool-{secrets.token_hex(16)}"

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 class StopFinder:
     """Holds back what could be the beginning of a stop string; the first one to complete wins."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, delivers_stop: bool = False) -> None:
+        """`delivers_stop`: the stop string is part of what is delivered, so nothing is held back."""
         self._needles = [_Needle(stop) for stop in stops]
+        self._delivers_stop = delivers_stop
         self._held = ""
         self.found: str | None = None
 
@@ -26,9 +28,11 @@ class StopFinder:
                 self.found = max(complete, key=len)
                 seen = self._held + text[: place + 1]
                 self._held = ""
-                return seen[: -len(self.found)]
+                return seen if self._delivers_stop else seen[: -len(self.found)]
         seen = self._held + text
-        held = max(needle.matched for needle in self._needles) if self._needles else 0
+        held = max((needle.matched for needle in self._needles), default=0)
+        if self._delivers_stop:
+            held = 0
         self._held = seen[len(seen) - held :]
         return seen[: len(seen) - held]
 

@@ -1,0 +1,109 @@
+"""What the server says about itself, its model and its tokenizer."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.datastructures import Headers
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headrace import __version__
+from headrace.core.errors import Busy, HeadraceError
+from headrace.core.ports import Tokenizer
+from headrace.net.bodies import DetokenizeBody, TokenizeBody, TokenizeChatBody
+from headrace.net.fields import decode, has_field, within_vocabulary
+from headrace.net.front_end import FrontEnd
+from headrace.net.gate import RETRY_AFTER_S, Gate
+from headrace.net.generation import ClientGone
+from headrace.net.prompt_fields import Prompt, read_chat_prompt
+from headrace.net.reading import most_body_bytes, read_body
+from headrace.net.responses import error_response, json_response
+from headrace.net.shapes import (
+    DetokenizeAnswer,
+    LoadAnswer,
+    ModelCard,
+    ModelList,
+    TokenizeAnswer,
+    VersionAnswer,
+)
+
+
+class About:
+    """Endpoints that take no body."""
+
+    def __init__(self, front_end: FrontEnd, gate: Gate) -> None:
+        self._front_end = front_end
+        self._gate = gate
+        self._started_at = int(time.time())
+
+    async def health(self, _: HttpRequest) -> Response:
+        if (died := self._front_end.engine.died) is not None:
+            return error_response(died)
+        if not self._gate.is_open:
+            return error_response(Busy("the server is shutting down", RETRY_AFTER_S))
+        return Response()
+
+    async def models(self, _: HttpRequest) -> Response:
+        names = self._front_end.model_names
+        length = self._front_end.engine.settings.max_model_len
+        return json_response(
+            ModelList([ModelCard(name, self._started_at, names[0], length) for name in names])
+        )
+
+    async def version(self, _: HttpRequest) -> Response:
+        return json_response(VersionAnswer(__version__))
+
+    async def load(self, _: HttpRequest) -> Response:
+        return json_response(LoadAnswer(self._gate.inside))
+
+    async def metrics(self, _: HttpRequest) -> Response:
+        return Response(self._front_end.engine.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+class TokensEndpoint:
+    """/tokenize or /detokenize; an ASGI application."""
+
+    def __init__(self, front_end: FrontEnd, answer: Callable[[FrontEnd, bytes], Awaitable[Any]]) -> None:
+        self._front_end = front_end
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        most_bytes = most_body_bytes(self._front_end.engine.settings.max_model_len)
+        try:
+            raw = await read_body(Headers(scope=scope), receive, most_bytes)
+            response = json_response(await self._answer(self._front_end, raw))
+        except ClientGone:
+            return
+        except HeadraceError as error:
+            response = error_response(error)
+        await response(scope, receive, send)
+
+
+async def tokenize(front_end: FrontEnd, raw: bytes) -> TokenizeAnswer:
+    """A text, or a conversation, in tokens. Raises `BadInput`."""
+    body = decode(TokenizeChatBody if has_field(raw, "messages") else TokenizeBody, raw)
+    front_end.check_model(body.model or None)
+    prompt: Prompt = read_chat_prompt(body) if isinstance(body, TokenizeChatBody) else body.prompt
+    token_ids = await front_end.token_ids(prompt)
+    names = [_name(front_end.tokenizer, token_id) for token_id in token_ids]
+    return TokenizeAnswer(
+        count=len(token_ids),
+        max_model_len=front_end.engine.settings.max_model_len,
+        tokens=list(token_ids),
+        token_strs=names if body.return_token_strs else None,
+    )
+
+
+async def detokenize(front_end: FrontEnd, raw: bytes) -> DetokenizeAnswer:
+    """The text of tokens, special ones included. Raises `BadInput`."""
+    body = decode(DetokenizeBody, raw)
+    front_end.check_model(body.model or None)
+    within_vocabulary("tokens", body.tokens, front_end.tokenizer.vocab_size)
+    return DetokenizeAnswer(front_end.tokenizer.decode(body.tokens, skip_special_tokens=False))
+
+
+def _name(tokenizer: Tokenizer, token_id: int) -> str:
+    return tokenizer.token_bytes(token_id).decode(errors="replace")

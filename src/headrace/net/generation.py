@@ -1,0 +1,170 @@
+"""Requests in the engine, seen as text.
+
+    Stream of token ids --detokenize, stop strings--> Piece, Piece, ...     one Generation a choice
+    Generation, ... --> Answer                                              all choices of one HTTP request
+
+Stop strings are found here, in text; the engine knows only tokens.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.core.output import Output
+from headrace.core.ports import Tokenizer
+from headrace.core.request import Request
+from headrace.executor.detokenize import IncrementalDetokenizer
+from headrace.net.engine_client import EngineClient, Stream
+from headrace.net.logprobs import NamedToken, name
+from headrace.net.replies import Piece, Usage
+from headrace.net.stops import StopFinder
+from headrace.net.wire import Delivery
+
+Pieces = list[tuple[int, Piece]]
+"""What came at once: choices and the new text of each."""
+
+
+class ClientGone(Exception):
+    """Nobody waits for this answer any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a generation needs besides its request."""
+
+    delivery: Delivery
+    tokenizer: Tokenizer
+    echoed: str = ""
+    """Text before the first of the answer."""
+
+
+class Generation:
+    """One choice."""
+
+    def __init__(self, engine: EngineClient, request: Request, reading: Reading) -> None:
+        delivery = reading.delivery
+        self._engine = engine
+        self._reading = reading
+        self._prompt_token_ids = request.prompt_token_ids
+        self._detokenizer = IncrementalDetokenizer(
+            reading.tokenizer, request.prompt_token_ids, skip_special_tokens=delivery.skip_special_tokens
+        )
+        self._stops = (
+            StopFinder(delivery.stop, delivers_stop=delivery.include_stop_str_in_output)
+            if delivery.stop
+            else None
+        )
+        self._min_tokens = request.sampling.min_tokens
+        self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
+        self._stream: Stream = engine.submit(request)
+
+    async def next_piece(self) -> Piece:
+        """The text of the next output; the last one has a finish reason. Raises what went wrong."""
+        output = await self._stream.get()
+        is_first = not self.usage.completion_tokens
+        self.usage.completion_tokens += len(output.token_ids)
+        if output.first is not None:
+            self.usage.cached_tokens = output.first.num_cached_tokens
+            self.usage.bill = output.first.bill
+        piece = self._piece(output)
+        if output.logprobs is not None:
+            piece.logprobs = [name(each, self._reading.tokenizer.token_bytes) for each in output.logprobs]
+        if is_first and self._reading.delivery.echo:
+            self._echo(piece, output)
+        return piece
+
+    def abandon(self) -> None:
+        """Nobody listens: the engine gets its blocks back. Does nothing once the answer has ended."""
+        self._engine.end(self._stream, "abort")
+        self._stream.fail(ClientGone())
+
+    def _echo(self, piece: Piece, output: Output) -> None:
+        only = self._reading.delivery.echo_only
+        piece.text = self._reading.echoed + ("" if only else piece.text)
+        if output.prompt_logprobs is not None:
+            token_bytes = self._reading.tokenizer.token_bytes
+            first = NamedToken(token_bytes(self._prompt_token_ids[0]), None)
+            of_prompt = [first, *(name(each, token_bytes) for each in output.prompt_logprobs)]
+            piece.logprobs = of_prompt + ([] if only else piece.logprobs or [])
+
+    def _piece(self, output: Output) -> Piece:
+        text = self._detokenizer.push(self._visible(output))
+        if output.finish_reason is not None:
+            text += self._detokenizer.finish()
+        if self._stops is not None and self.usage.completion_tokens > self._min_tokens:
+            text = self._stops.push(text)
+            if self._stops.found is not None:
+                self._engine.end(self._stream, "stop")
+                return Piece(text, "stop", self._stops.found)
+            if output.finish_reason is not None:
+                text += self._stops.rest()
+        if output.finish_reason is None:
+            return Piece(text)
+        return Piece(text, output.finish_reason.value, output.stop_token_id)
+
+    def _visible(self, output: Output) -> list[int]:
+        """A stop token ends the answer and is part of its text only where that is asked for."""
+        if output.stop_token_id is None or self._reading.delivery.include_stop_str_in_output:
+            return output.token_ids
+        return output.token_ids[:-1]
+
+
+class Answer:
+    """All choices of one HTTP request: `n` to each prompt, prompt by prompt."""
+
+    def __init__(self, choices: Sequence[Generation], n: int) -> None:
+        self._choices = tuple(choices)
+        self._n = n
+        self._open = set(range(len(self._choices)))
+        self._waiting: dict[asyncio.Task[Piece], int] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return not self._open
+
+    @property
+    def size(self) -> int:
+        return len(self._choices)
+
+    def usage_of(self, choice: int) -> Usage:
+        return self._choices[choice].usage
+
+    @property
+    def usage(self) -> Usage:
+        """Of all choices together; a prompt counts once, whatever its answers. The bill: of the first."""
+        first_of_prompt = [choice.usage for choice in self._choices[:: self._n]]
+        return Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in first_of_prompt),
+            completion_tokens=sum(choice.usage.completion_tokens for choice in self._choices),
+            cached_tokens=sum(usage.cached_tokens for usage in first_of_prompt),
+            bill=first_of_prompt[0].bill,
+        )
+
+    async def news(self) -> Pieces:
+        """What is new, from at least one choice, in their order. Raises what went wrong with any."""
+        if self.size == 1:
+            came = [(0, await self._choices[0].next_piece())]
+        else:
+            came = await self._news_of_many()
+        self._open -= {choice for choice, piece in came if piece.finish_reason is not None}
+        return came
+
+    def abandon(self) -> None:
+        """Nobody listens any more, or it went wrong: end what has not ended."""
+        for choice in self._choices:
+            choice.abandon()
+
+    async def _news_of_many(self) -> Pieces:
+        for choice in self._open - set(self._waiting.values()):
+            task = asyncio.create_task(self._choices[choice].next_piece())
+            task.add_done_callback(_take_note)
+            self._waiting[task] = choice
+        done, _ = await asyncio.wait(self._waiting, return_when=asyncio.FIRST_COMPLETED)
+        came = {self._waiting.pop(task): task for task in done}
+        return [(choice, came[choice].result()) for choice in sorted(came)]
+
+
+def _take_note(task: asyncio.Task[Piece]) -> None:
+    """The first error ends the answer; those of its other choices are then no news to anybody."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,73 @@
+"""The fields of a body that say how tokens are drawn and when an answer ends.
+
+    Body --read_sampling--> SamplingParams      logit_bias, allowed tokens, penalties, stop tokens, ...
+
+What needs the tokenizer or the length of the prompt is the front end's to fill in: `max_tokens`, the
+seed, the end token and the bad words.
+"""
+
+from headrace.core.request import Grammar, SamplingParams
+from headrace.net.bodies import LARGEST_INT, Body
+from headrace.net.fields import BadField, shown
+
+LEAST_TEMPERATURE = 0.01
+"""vLLM raises smaller ones, other than 0, to this: they could only overflow."""
+LARGEST_BIAS = 100.0
+"""vLLM's and OpenAI's; larger ones are cut to it."""
+LEAST_PENALTY = 1e-6
+"""A smaller repetition penalty would overflow the logits it divides."""
+
+
+def read_sampling(body: Body, max_tokens: int | None, grammar: Grammar | None) -> SamplingParams:
+    """Raises `BadField`."""
+    min_tokens = body.min_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise BadField("min_tokens", f"min_tokens ({min_tokens}) is more than max_tokens ({max_tokens})")
+    temperature = 1.0 if body.temperature is None else body.temperature
+    allowed = body.allowed_token_ids
+    return SamplingParams(
+        max_tokens=LARGEST_INT if max_tokens is None else max_tokens,
+        temperature=max(LEAST_TEMPERATURE, temperature) if temperature else 0.0,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=max(0, body.top_k or 0),
+        min_p=body.min_p or 0.0,
+        repetition_penalty=max(LEAST_PENALTY, body.repetition_penalty or 1.0),
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=_logit_bias(body.logit_bias or {}),
+        allowed_token_ids=None if allowed is None else frozenset(allowed),
+        grammar=grammar,
+        min_tokens=min_tokens,
+        stop_token_ids=frozenset(body.stop_token_ids or ()),
+    )
+
+
+def read_seed(body: Body) -> int | None:
+    """None where none was given; -1 is none too, as in vLLM."""
+    return None if body.seed == -1 else body.seed
+
+
+def read_choices(body: Body, num_prompts: int, most: int) -> int:
+    """`n`: how many answers to each prompt."""
+    n = body.n or 1
+    if n > 1 and body.temperature == 0:
+        raise BadField("n", f"n is {n} and temperature is 0: all answers would be the same", "set n to 1")
+    if n * num_prompts > most:
+        raise BadField(
+            "n" if num_prompts == 1 else "prompt",
+            f"{num_prompts} prompts with {n} answers each; one request may ask for {most} answers",
+            "send several requests",
+        )
+    return n
+
+
+def _logit_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    return tuple(
+        (_token_id(key), min(LARGEST_BIAS, max(-LARGEST_BIAS, amount))) for key, amount in bias.items()
+    )
+
+
+def _token_id(key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) < 20):
+        raise BadField("logit_bias", f"logit_bias has the key {shown(key)}, which is no token id")
+    return int(key)
