@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headrace.core.output import Output
 from headrace.core.ports import Tokenizer
-from headrace.core.request import Request
+from headrace.core.request import FinishReason, Request
 from headrace.executor.detokenize import IncrementalDetokenizer
 from headrace.net.engine_client import EngineClient, Stream
 from headrace.net.logprobs import NamedToken, name
@@ -103,10 +103,13 @@ class Generation:
         return Piece(text, output.finish_reason.value, output.stop_token_id)
 
     def _visible(self, output: Output) -> list[int]:
-        """A stop token ends the answer and is part of its text only where that is asked for."""
-        if output.stop_token_id is None or self._reading.delivery.include_stop_str_in_output:
-            return output.token_ids
-        return output.token_ids[:-1]
+        """The token that ends an answer, the model's own end included, is text only on demand."""
+        if (
+            output.finish_reason is FinishReason.STOP
+            and not self._reading.delivery.include_stop_str_in_output
+        ):
+            return output.token_ids[:-1]
+        return output.token_ids
 
 
 class Answer:

@@ -1,0 +1,245 @@
+"""The `openai` package's own calls for what the API offers beyond one plain answer."""
+
+from collections.abc import Generator
+
+import openai
+import pytest
+
+from tests.net.http import get, post
+from tests.net.scripted import ANSWER, ScriptedRecipe
+from tests.net.serving import MODEL, RunningServer, running, service
+
+HELLO: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
+TOOL: openai.types.chat.ChatCompletionToolParam = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}},
+}
+CALLING = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
+    '<tool_call>{"name": "weather", "arguments": {"city": "東京"}}</tool_call>'
+)
+
+
+def client_of(server: RunningServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=20)
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Generator[openai.OpenAI, None, None]:
+    with client_of(server) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def calling() -> Generator[openai.OpenAI, None, None]:
+    """A model that calls a tool twice, whatever it is asked."""
+    with running(service(ScriptedRecipe(answer=CALLING.encode()))) as server, client_of(server) as made:
+        yield made
+
+
+def test_n_gives_so_many_answers_and_counts_the_prompt_once(client: openai.OpenAI) -> None:
+    one = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=4)
+    three = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=4, n=3)
+    assert one.usage is not None
+    assert three.usage is not None
+    assert [choice.index for choice in three.choices] == [0, 1, 2]
+    assert {choice.message.content for choice in three.choices} == {ANSWER[:4]}
+    assert three.usage.prompt_tokens == one.usage.prompt_tokens
+    assert three.usage.completion_tokens == 12
+
+
+def test_choices_are_streamed_side_by_side_each_with_its_role_and_reason(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=HELLO,
+        max_tokens=5,
+        n=3,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    texts, roles, reasons = ["", "", ""], [0, 0, 0], ["", "", ""]
+    order: list[int] = []
+    for chunk in stream:
+        for choice in chunk.choices:
+            order.append(choice.index)
+            texts[choice.index] += choice.delta.content or ""
+            roles[choice.index] += choice.delta.role == "assistant"
+            reasons[choice.index] += choice.finish_reason or ""
+    assert texts == [ANSWER[:5]] * 3
+    assert roles == [1, 1, 1]
+    assert reasons == ["length"] * 3
+    assert order[:3] == [0, 1, 2], "not one after another"
+    assert chunk.usage is not None
+    assert chunk.usage.completion_tokens == 15
+
+
+def test_a_batch_of_prompts_is_answered_in_its_order(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt=["one", "two!"], max_tokens=3, n=2, echo=True)
+    assert [choice.text for choice in answer.choices] == ["oneThe"] * 2 + ["two!The"] * 2
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (7, 12)
+    ids = client.completions.create(model=MODEL, prompt=[[72, 105], [33]], max_tokens=1, echo=True)
+    assert [choice.text for choice in ids.choices] == ["HiT", "!T"]
+
+
+def test_a_completion_of_no_tokens_echoes_the_prompt(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt="Hello", max_tokens=0, echo=True)
+    assert answer.choices[0].text == "Hello"
+
+
+def test_usage_can_come_with_every_event(server: RunningServer) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for path, prompt in (
+        ("/v1/completions", {"prompt": "Hi"}),
+        ("/v1/chat/completions", {"messages": HELLO}),
+    ):
+        body = {**prompt, "max_tokens": 3, "stream": True, "stream_options": options}
+        events = post(server.port, path, body).events[:-1]
+        assert [event["usage"]["completion_tokens"] for event in events] == [1, 2, 3, 3]
+
+
+def test_a_stop_string_and_a_stop_token_can_be_part_of_the_text(client: openai.OpenAI) -> None:
+    extra = {"include_stop_str_in_output": True}
+    answer = client.chat.completions.create(model=MODEL, messages=HELLO, stop="caf", extra_body=extra)
+    assert answer.choices[0].message.content == "The naïve caf"
+    extra["stop_token_ids"] = [ord("n")]  # type: ignore[assignment]
+    answer = client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=extra)
+    assert answer.choices[0].message.content == "The n"
+
+
+def test_special_tokens_are_shown_on_demand(client: openai.OpenAI) -> None:
+    extra = {"skip_special_tokens": False, "include_stop_str_in_output": True, "stop_token_ids": [256]}
+    answer = client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=extra)
+    assert answer.choices[0].message.content == ANSWER + "<|end|>"
+
+
+def test_a_prompt_is_cut_on_demand_at_the_side_asked_for(client: openai.OpenAI) -> None:
+    for side, text in (({}, "lo"), ({"truncation_side": "right"}, "He")):
+        extra = {"truncate_prompt_tokens": 2, **side}
+        answer = client.completions.create(
+            model=MODEL, prompt="Hello", max_tokens=1, echo=True, extra_body=extra
+        )
+        assert answer.choices[0].text == text + "T"
+
+
+def test_a_message_can_be_continued_and_echoed(client: openai.OpenAI) -> None:
+    open_ended: list[openai.types.chat.ChatCompletionMessageParam] = [
+        *HELLO,
+        {"role": "assistant", "content": "Once"},
+    ]
+    extra = {"continue_final_message": True, "add_generation_prompt": False, "echo": True}
+    answer = client.chat.completions.create(model=MODEL, messages=open_ended, max_tokens=3, extra_body=extra)
+    assert answer.choices[0].message.content == "OnceThe"
+    both = {"continue_final_message": True, "add_generation_prompt": True}
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model=MODEL, messages=open_ended, extra_body=both)
+
+
+def test_calls_of_tools_are_found_in_the_answer(calling: openai.OpenAI) -> None:
+    choice = calling.chat.completions.create(model=MODEL, messages=HELLO, tools=[TOOL]).choices[0]
+    calls = choice.message.tool_calls or []
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "Let me see.\n"
+    assert [
+        (call.type, call.function.name, call.function.arguments) for call in calls if call.type == "function"
+    ] == [
+        ("function", "weather", '{"city":"Rome"}'),
+        ("function", "weather", '{"city":"東京"}'),
+    ]
+    assert calls[0].id != calls[1].id
+    one = calling.chat.completions.create(
+        model=MODEL, messages=HELLO, tools=[TOOL], parallel_tool_calls=False
+    )
+    assert len(one.choices[0].message.tool_calls or []) == 1
+
+
+def test_calls_of_tools_are_streamed(calling: openai.OpenAI) -> None:
+    stream = calling.chat.completions.create(model=MODEL, messages=HELLO, tools=[TOOL], stream=True)
+    content, calls, reason = "", list[tuple[int, str | None, str | None]](), None
+    for chunk in stream:
+        delta = chunk.choices[0].delta
+        content += delta.content or ""
+        calls += [
+            (call.index, call.function.name, call.function.arguments)
+            for call in delta.tool_calls or []
+            if call.function
+        ]
+        reason = chunk.choices[0].finish_reason or reason
+    assert content == "Let me see.\n"
+    assert calls == [(0, "weather", '{"city":"Rome"}'), (1, "weather", '{"city":"東京"}')]
+    assert reason == "tool_calls"
+
+
+def test_with_tool_choice_none_calls_are_text(calling: openai.OpenAI) -> None:
+    choice = calling.chat.completions.create(
+        model=MODEL, messages=HELLO, tools=[TOOL], tool_choice="none"
+    ).choices[0]
+    assert choice.message.content == CALLING
+    assert choice.message.tool_calls is None
+    assert choice.finish_reason == "stop"
+
+
+def test_an_earlier_call_and_its_result_reach_the_template(server: RunningServer) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    messages = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+    ]
+    answer = post(server.port, "/tokenize", {"messages": messages, "tools": [TOOL]})
+    prompt = bytes(answer.json["tokens"]).decode()
+    assert '"arguments": {"city": "Rome"}' in prompt, "an object, not a string"
+    assert 'tool: sunny "c1"' in prompt
+    assert prompt.startswith("tools: [")
+    call["function"]["arguments"] = "{"  # type: ignore[index]
+    refused = post(server.port, "/v1/chat/completions", {"messages": messages})
+    assert (refused.status, refused.json["error"]["param"]) == (400, "messages[1].tool_calls")
+
+
+def test_text_becomes_tokens_and_text_again(server: RunningServer) -> None:
+    tokens = post(server.port, "/tokenize", {"prompt": "naïve", "return_token_strs": True}).json
+    assert tokens == {
+        "count": 6,
+        "max_model_len": 512,
+        "tokens": list("naïve".encode()),
+        "token_strs": ["n", "a", "\ufffd", "\ufffd", "v", "e"],
+    }
+    assert post(server.port, "/detokenize", {"tokens": tokens["tokens"]}).json == {"prompt": "naïve"}
+    for path, body in (
+        ("/tokenize", {"prompt": 7}),
+        ("/tokenize", {"messages": []}),
+        ("/detokenize", {"tokens": [257]}),
+        ("/detokenize", {"tokens": [-1]}),
+    ):
+        assert post(server.port, path, body).status == 400
+    assert post(server.port, "/tokenize", {"prompt": "a", "model": "other"}).status == 404
+
+
+def test_the_load_is_what_is_being_answered(server: RunningServer) -> None:
+    assert get(server.port, "/load").json == {"server_load": 0}
+
+
+def test_a_request_id_is_made_where_none_was_sent(server: RunningServer) -> None:
+    answer = post(server.port, "/v1/completions", {"prompt": "a", "max_tokens": 1})
+    assert answer.json["id"] == "cmpl-" + answer.headers["x-request-id"]
+
+
+def test_the_description_names_every_route_and_resolves(server: RunningServer) -> None:
+    described = get(server.port, "/openapi.json").json
+    for path in described["paths"]:
+        assert get(server.port, path).status in {200, 405}
+    missing = get(server.port, "/none").error
+    assert all(path in missing for path in described["paths"])
+    schemas = described["components"]["schemas"]
+    refs = [
+        text.split('"')[0] for text in str(described).replace("'", '"').split("#/components/schemas/")[1:]
+    ]
+    assert refs
+    assert set(refs) <= set(schemas)
+    assert schemas["ChatBody"]["properties"]["temperature"]["anyOf"][0]["maximum"] == 2
+
+
+def test_an_error_in_one_prompt_of_a_batch_refuses_all_and_leaves_nothing(server: RunningServer) -> None:
+    refused = post(server.port, "/v1/completions", {"prompt": ["a", "x" * 600], "max_tokens": 5})
+    assert refused.status == 400
+    assert get(server.port, "/load").json == {"server_load": 0}
