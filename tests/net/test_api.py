@@ -52,7 +52,7 @@ def test_choices_are_streamed_side_by_side_each_with_its_role_and_reason(client:
     stream = client.chat.completions.create(
         model=MODEL,
         messages=HELLO,
-        max_tokens=5,
+        max_tokens=48,
         n=3,
         stream=True,
         stream_options={"include_usage": True},
@@ -65,12 +65,13 @@ def test_choices_are_streamed_side_by_side_each_with_its_role_and_reason(client:
             texts[choice.index] += choice.delta.content or ""
             roles[choice.index] += choice.delta.role == "assistant"
             reasons[choice.index] += choice.finish_reason or ""
-    assert texts == [ANSWER[:5]] * 3
+    assert texts == [ANSWER.encode()[:48].decode()] * 3
     assert roles == [1, 1, 1]
     assert reasons == ["length"] * 3
-    assert order[:3] == [0, 1, 2], "not one after another"
+    ended = len(order) - 1 - order[::-1].index(0)
+    assert order.index(2) < ended, "not one after another"
     assert chunk.usage is not None
-    assert chunk.usage.completion_tokens == 15
+    assert chunk.usage.completion_tokens == 3 * 48
 
 
 def test_a_batch_of_prompts_is_answered_in_its_order(client: openai.OpenAI) -> None:
@@ -243,3 +244,44 @@ def test_an_error_in_one_prompt_of_a_batch_refuses_all_and_leaves_nothing(server
     refused = post(server.port, "/v1/completions", {"prompt": ["a", "x" * 600], "max_tokens": 5})
     assert refused.status == 400
     assert get(server.port, "/load").json == {"server_load": 0}
+
+
+def test_a_chat_says_how_likely_its_tokens_were(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=8, logprobs=True, top_logprobs=3
+    )
+    assert answer.choices[0].logprobs is not None
+    tokens = answer.choices[0].logprobs.content or []
+    assert bytes(byte for token in tokens for byte in token.bytes or []) == ANSWER.encode()[:8]
+    assert tokens[6].token == "\ufffd", "half a character"
+    assert [len(token.top_logprobs) for token in tokens] == [3] * 8
+    for token in tokens:
+        likely = [each.logprob for each in token.top_logprobs]
+        assert likely == sorted(likely, reverse=True)
+        assert token.logprob <= likely[0] <= 0
+
+
+def test_logprobs_come_with_their_events(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=5, logprobs=True, stream=True
+    )
+    named = [chunk.choices[0].logprobs for chunk in stream]
+    assert [len(each.content or []) if each else None for each in named] == [1] * 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_completion_names_its_tokens_and_where_they_stand(server: RunningServer, stream: bool) -> None:
+    body = {"prompt": "Hello", "max_tokens": 4, "logprobs": 2, "stream": stream}
+    answer = post(server.port, "/v1/completions", body)
+    parts = [each["choices"][0]["logprobs"] for each in (answer.events[:-1] if stream else [answer.json])]
+    told = {name: [item for part in parts for item in part[name]] for name in parts[0]}
+    assert told["tokens"] == list("The ")
+    assert told["text_offset"] == [0, 1, 2, 3]
+    assert all(logprob <= 0 for logprob in told["token_logprobs"])
+    assert all(2 <= len(top) <= 3 for top in told["top_logprobs"])
+    assert all(token in top for token, top in zip(told["tokens"], told["top_logprobs"], strict=True))
+
+
+def test_how_likely_a_prompt_was_is_not_told(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="does not compute"):
+        client.completions.create(model=MODEL, prompt="Hello", echo=True, logprobs=1)

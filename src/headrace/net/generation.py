@@ -15,7 +15,7 @@ from headrace.core.ports import Tokenizer
 from headrace.core.request import FinishReason, Request
 from headrace.executor.detokenize import IncrementalDetokenizer
 from headrace.net.engine_client import EngineClient, Stream
-from headrace.net.logprobs import NamedToken, name
+from headrace.net.logprobs import name
 from headrace.net.replies import Piece, Usage
 from headrace.net.stops import StopFinder
 from headrace.net.wire import Delivery
@@ -45,7 +45,6 @@ class Generation:
         delivery = reading.delivery
         self._engine = engine
         self._reading = reading
-        self._prompt_token_ids = request.prompt_token_ids
         self._detokenizer = IncrementalDetokenizer(
             reading.tokenizer, request.prompt_token_ids, skip_special_tokens=delivery.skip_special_tokens
         )
@@ -69,23 +68,14 @@ class Generation:
         piece = self._piece(output)
         if output.logprobs is not None:
             piece.logprobs = [name(each, self._reading.tokenizer.token_bytes) for each in output.logprobs]
-        if is_first and self._reading.delivery.echo:
-            self._echo(piece, output)
+        if is_first:
+            piece.text = self._reading.echoed + ("" if self._reading.delivery.echo_only else piece.text)
         return piece
 
     def abandon(self) -> None:
         """Nobody listens: the engine gets its blocks back. Does nothing once the answer has ended."""
         self._engine.end(self._stream, "abort")
         self._stream.fail(ClientGone())
-
-    def _echo(self, piece: Piece, output: Output) -> None:
-        only = self._reading.delivery.echo_only
-        piece.text = self._reading.echoed + ("" if only else piece.text)
-        if output.prompt_logprobs is not None:
-            token_bytes = self._reading.tokenizer.token_bytes
-            first = NamedToken(token_bytes(self._prompt_token_ids[0]), None)
-            of_prompt = [first, *(name(each, token_bytes) for each in output.prompt_logprobs)]
-            piece.logprobs = of_prompt + ([] if only else piece.logprobs or [])
 
     def _piece(self, output: Output) -> Piece:
         text = self._detokenizer.push(self._visible(output))

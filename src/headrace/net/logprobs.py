@@ -19,9 +19,8 @@ LEAST_LOGPROB = -9999.0
 @dataclass(frozen=True, slots=True)
 class NamedToken:
     raw: bytes
-    logprob: float | None
-    """None for the first token of a prompt: nothing comes before it."""
-    top: tuple[tuple[bytes, float], ...] = ()
+    logprob: float
+    top: tuple[tuple[bytes, float], ...]
 
     @property
     def text(self) -> str:
@@ -38,7 +37,7 @@ def chat_logprobs(tokens: Sequence[NamedToken]) -> ChatLogprobs:
         [
             ChatToken(
                 token.text,
-                LEAST_LOGPROB if token.logprob is None else token.logprob,
+                token.logprob,
                 list(token.raw),
                 [LikelyToken(raw.decode(errors="replace"), logprob, list(raw)) for raw, logprob in token.top],
             )
@@ -61,10 +60,8 @@ def completion_logprobs(tokens: Sequence[NamedToken], offset: int) -> Completion
     )
 
 
-def _top(token: NamedToken) -> dict[str, float] | None:
+def _top(token: NamedToken) -> dict[str, float]:
     """The likeliest, and the drawn token beside them where it is not one of them."""
-    if token.logprob is None:
-        return None
     named: dict[str, float] = {}
     for raw, logprob in token.top:
         named.setdefault(raw.decode(errors="replace"), logprob)

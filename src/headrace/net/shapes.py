@@ -94,9 +94,9 @@ class ChunkChoice(msgspec.Struct):
 
 class CompletionLogprobs(msgspec.Struct):
     text_offset: list[int]
-    token_logprobs: list[float | None]
+    token_logprobs: list[float]
     tokens: list[str]
-    top_logprobs: list[dict[str, float] | None]
+    top_logprobs: list[dict[str, float]]
 
 
 class TextChoice(msgspec.Struct):

@@ -119,9 +119,13 @@ def read_completion(raw: bytes) -> Asked:
     asked = _asked(body, read_prompts(body.prompt), 1 if echo_only else limit)
     # A truth value is none of OpenAI's numbers, but 0 and 1 in vLLM's eyes.
     num_logprobs = None if body.logprobs is False or body.logprobs is None else int(body.logprobs)
-    sampling = replace(
-        asked.sampling, num_logprobs=num_logprobs, num_prompt_logprobs=num_logprobs if body.echo else None
-    )
+    if body.echo and num_logprobs is not None:
+        raise BadField(
+            "logprobs",
+            "echo with logprobs asks how likely the prompt was, which the engine does not compute",
+            "leave one of them out",
+        )
+    sampling = replace(asked.sampling, num_logprobs=num_logprobs)
     return replace(asked, sampling=sampling, delivery=replace(asked.delivery, echo_only=echo_only))
 
 
