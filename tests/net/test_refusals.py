@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import BadInput
@@ -231,3 +231,18 @@ def test_any_json_is_either_understood_or_refused(fields: dict[str, Any]) -> Non
 def test_any_bytes_are_either_understood_or_refused(raw: bytes) -> None:
     with pytest.raises(BadInput):
         read_chat(raw)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from([CHAT, COMPLETION, "/tokenize", "/detokenize"]), st.dictionaries(FIELDS, JSON, max_size=4)
+)
+def test_any_json_is_either_answered_or_refused_in_shape(
+    server: RunningServer, path: str, fields: dict[str, Any]
+) -> None:
+    needed = {"messages": USER} if path == CHAT else {"prompt": "a", "tokens": [1]}
+    answer = post(server.port, path, {**needed, "max_tokens": 2, **fields})
+    if answer.status != 200:
+        assert_refused(answer, answer.status)
+        assert answer.status in {400, 404}
