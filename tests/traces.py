@@ -16,6 +16,7 @@ import msgspec
 from headrace.core.plan import Plan
 from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import SchedulingPolicy, Settings
+from headrace.core.versions import rules_of
 
 VLLM_POLICIES = (SchedulingPolicy.FCFS, SchedulingPolicy.PRIORITY)
 
@@ -27,6 +28,8 @@ class Planned:
     request: Request
     at_step: int
     cancel_at_step: int | None
+    cancelled_while_it_runs: bool = False
+    """The cancel comes when that step is planned and not booked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,19 @@ class Trace:
         return (planned.request for planned in self.requests if planned.at_step == step)
 
     def cancels(self, step: int) -> Iterator[str]:
-        return (p.request.request_id for p in self.requests if p.cancel_at_step == step)
+        """Before `step` is planned."""
+        return self._cancels(step, while_it_runs=False)
+
+    def cancels_while_it_runs(self, step: int) -> Iterator[str]:
+        """When `step` is planned and not booked yet."""
+        return self._cancels(step, while_it_runs=True)
+
+    def _cancels(self, step: int, *, while_it_runs: bool) -> Iterator[str]:
+        return (
+            planned.request.request_id
+            for planned in self.requests
+            if planned.cancel_at_step == step and planned.cancelled_while_it_runs == while_it_runs
+        )
 
     @property
     def last_step(self) -> int:
@@ -104,6 +119,29 @@ def make_trace(seed: int) -> Trace:
         cancel_at = rng.choice([None, None, None, at_step + rng.randrange(40)])
         requests.append(Planned(request, at_step, cancel_at))
     return Trace(settings, tuple(requests), vocabulary, seed)
+
+
+def make_harder_trace(seed: int) -> Trace:
+    """That of `make_trace`, half of the cancels while a step runs, some prompts a pattern that repeats."""
+    rng = random.Random(f"harder {seed}")
+    trace = make_trace(seed)
+    requests: list[Planned] = []
+    for planned in trace.requests:
+        request = planned.request
+        if rng.random() < 0.2:
+            prompt = request.prompt_token_ids
+            pattern = prompt[: rng.choice([1, 3, trace.settings.block_size])]
+            repeated = (pattern * len(prompt))[: len(prompt)]
+            request = replace(request, prompt_token_ids=repeated)
+        while_it_runs = planned.cancel_at_step is not None and rng.random() < 0.5
+        requests.append(replace(planned, request=request, cancelled_while_it_runs=while_it_runs))
+    return replace(trace, requests=tuple(requests))
+
+
+def as_of(version: str, trace: Trace) -> Trace:
+    """The same for an earlier vLLM, without settings that it does not have."""
+    watermark = trace.settings.watermark if rules_of(version).has_watermark else 0.0
+    return replace(trace, settings=replace(trace.settings, vllm_version=version, watermark=watermark))
 
 
 def make_ending_trace(seed: int) -> Trace:

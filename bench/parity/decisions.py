@@ -4,6 +4,7 @@ Trace -> [Decisions] -> [digest]       (the other scheduler says the same in vll
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -44,11 +45,13 @@ def our_decisions(trace: Trace) -> list[Decisions]:
             scheduler.add(request)
         for request_id in trace.cancels(number):
             scheduler.abort(request_id)
-        steps.append(_one_step(scheduler, trace, in_flight))
+        steps.append(_one_step(scheduler, trace, in_flight, trace.cancels_while_it_runs(number)))
     return steps
 
 
-def _one_step(scheduler: Scheduler, trace: Trace, in_flight: deque[Plan]) -> Decisions:
+def _one_step(
+    scheduler: Scheduler, trace: Trace, in_flight: deque[Plan], cancels: Iterable[str]
+) -> Decisions:
     plan = scheduler.schedule()
     scheduler.check()
     in_flight.append(plan)
@@ -56,6 +59,8 @@ def _one_step(scheduler: Scheduler, trace: Trace, in_flight: deque[Plan]) -> Dec
     waiting = [work.request.request_id for work in scheduler.waiting]
     block_ids = [list(work.block_ids) for work in scheduler.running]
     free_blocks = scheduler.ledger.pool.free_order()
+    for request_id in cancels:
+        scheduler.abort(request_id)
     outputs: list[Output] = []
     if len(in_flight) == trace.settings.steps_in_flight or not plan.chunks:
         oldest = in_flight.popleft()

@@ -11,6 +11,7 @@ from typing import Self
 
 import msgspec
 
+from headrace.core.versions import VLLM_VERSION
 from tests.traces import Trace
 
 ROOT = Path(__file__).parents[2]
@@ -19,14 +20,21 @@ ROOT = Path(__file__).parents[2]
 class VllmProcess:
     """Runs a module that answers line by line. `folder` is what `make vllm` built.
 
+    Another `version` than its own is imported from `folder/older`, over what was installed for 0.32.
     Raises `SystemExit` with what is missing, or with the log of a process that ended.
     """
 
-    def __init__(self, folder: Path, module: str) -> None:
+    def __init__(self, folder: Path, module: str, version: str = VLLM_VERSION) -> None:
         python, model = folder / "bin" / "python", folder / "model"
+        older = folder / "older" / version
+        path = [str(ROOT), str(ROOT / "src")]
         for needed in (python, model / "config.json"):
             if not needed.exists():
                 raise SystemExit(f"{needed} is missing: `make vllm` builds vLLM's environment")
+        if version != VLLM_VERSION:
+            if not (older / "vllm").exists():
+                raise SystemExit(f"{older} is missing: `tools/vllm_older.sh {folder} {version}` fetches it")
+            path.insert(0, str(older.absolute()))
         # Not a `with`: the log lives as long as the process that writes it.
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(
@@ -38,7 +46,7 @@ class VllmProcess:
             cwd=ROOT,
             env=os.environ
             | {
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+                "PYTHONPATH": os.pathsep.join(path),
                 "HEADRACE_VLLM_MODEL": str(model.absolute()),
                 "HF_HUB_OFFLINE": "1",
                 "VLLM_LOGGING_LEVEL": "ERROR",
@@ -73,8 +81,8 @@ class VllmProcess:
 class VllmScheduler(VllmProcess):
     """Plays traces on vLLM's scheduler."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "bench.parity.vllm_side")
+    def __init__(self, folder: Path, version: str = VLLM_VERSION) -> None:
+        super().__init__(folder, "bench.parity.vllm_side", version)
 
     def ask(self, trace: Trace) -> None:
         """Start playing `trace`; `answer` waits for the end."""

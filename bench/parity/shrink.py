@@ -45,7 +45,9 @@ def _shorter(planned: Planned) -> Iterator[Planned]:
     request = planned.request
     prompt, sampling = request.prompt_token_ids, request.sampling
     if planned.cancel_at_step is not None:
-        yield replace(planned, cancel_at_step=None)
+        yield replace(planned, cancel_at_step=None, cancelled_while_it_runs=False)
+    if planned.cancelled_while_it_runs:
+        yield replace(planned, cancelled_while_it_runs=False)
     if planned.at_step:
         yield replace(planned, at_step=planned.at_step // 2)
     for cut in (len(prompt) // 2, len(prompt) - 1):

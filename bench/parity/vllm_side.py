@@ -9,7 +9,10 @@ headrace runs here but the trace's data and the record that is compared.
 import os
 import sys
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import fields
 from functools import cache
+from typing import Any
 
 import msgspec
 import torch
@@ -53,6 +56,11 @@ def model_config(max_model_len: int) -> ModelConfig:
 
 
 def make_scheduler(settings: Settings) -> Scheduler:
+    later: dict[str, Any] = {
+        "watermark": settings.watermark,
+        "scheduler_reserve_full_isl": settings.scheduler_reserve_full_isl,
+    }
+    known = {field.name for field in fields(SchedulerConfig)}
     config = VllmConfig(
         model_config=model_config(settings.max_model_len),
         scheduler_config=SchedulerConfig(
@@ -63,8 +71,7 @@ def make_scheduler(settings: Settings) -> Scheduler:
             enable_chunked_prefill=settings.enable_chunked_prefill,
             policy=settings.scheduling_policy.value,
             long_prefill_token_threshold=settings.long_prefill_token_threshold,
-            watermark=settings.watermark,
-            scheduler_reserve_full_isl=settings.scheduler_reserve_full_isl,
+            **{name: value for name, value in later.items() if name in known},
         ),
         cache_config=CacheConfig(
             block_size=settings.block_size, enable_prefix_caching=settings.enable_prefix_caching
@@ -120,11 +127,13 @@ def vllm_decisions(trace: Trace) -> list[Decisions]:
                 scheduler.add_request(make_request(planned, trace.settings))
         for request_id in trace.cancels(number):
             scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
-        steps.append(one_step(scheduler, trace, in_flight))
+        steps.append(one_step(scheduler, trace, in_flight, trace.cancels_while_it_runs(number)))
     return steps
 
 
-def one_step(scheduler: Scheduler, trace: Trace, in_flight: deque[InFlight]) -> Decisions:
+def one_step(
+    scheduler: Scheduler, trace: Trace, in_flight: deque[InFlight], cancels: Iterable[str]
+) -> Decisions:
     output = scheduler.schedule()
     scheduled = list(output.num_scheduled_tokens.items())
     in_flight.append((output, model_output(scheduler, output, trace)))
@@ -136,6 +145,8 @@ def one_step(scheduler: Scheduler, trace: Trace, in_flight: deque[InFlight]) -> 
     waiting = [request.request_id for request in scheduler.waiting]
     block_ids = [list(scheduler.kv_cache_manager.get_block_ids(name)[0]) for name in running]
     free_blocks = free_order(scheduler)
+    for request_id in cancels:
+        scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
     finished: list[tuple[str, str]] = []
     if len(in_flight) == trace.settings.steps_in_flight or not scheduled:
         for engine in scheduler.update_from_output(*in_flight.popleft()).values():

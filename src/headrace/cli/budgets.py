@@ -13,6 +13,7 @@ from headrace.cli.quantity import QUANTITY
 from headrace.cli.recipe import Flags
 from headrace.core.errors import BadInput
 from headrace.core.settings import SchedulingPolicy
+from headrace.core.versions import KNOWN, VLLM_VERSION
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -33,6 +34,7 @@ class BudgetOptions(TypedDict):
     kv_cache_memory_bytes: int | None
     block_size: int | None
     num_gpu_blocks_override: int | None
+    vllm_version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Said:
 
 STEP_BUDGETS = (
     *("max_num_batched_tokens", "max_num_seqs", "long_prefill_token_threshold"),
-    *("enable_chunked_prefill", "scheduling_policy", "slo"),
+    *("enable_chunked_prefill", "scheduling_policy", "slo", "vllm_version"),
 )
 """For sections of a help page."""
 
@@ -116,6 +118,14 @@ _SAME_EVERYWHERE = (
         type=int,
         metavar="N",
         help="This many blocks, whatever the memory (for testing).",
+    ),
+    click.option(
+        "--vllm-version",
+        type=click.Choice(KNOWN),
+        default=VLLM_VERSION,
+        show_default=True,
+        metavar="0.N",
+        help=f"Decide as this version of vLLM does: {KNOWN[0]} to {KNOWN[-1]}.",
     ),
 )
 
@@ -188,6 +198,7 @@ def flags_of(options: BudgetOptions, model_max_len: int, defaults: Limits) -> Fl
         block_size=options["block_size"],
         kv_cache_memory_bytes=options["kv_cache_memory_bytes"],
         num_gpu_blocks_override=options["num_gpu_blocks_override"],
+        vllm_version=options["vllm_version"],
     )
     # Contradictions are found now, before anything is loaded; only the number of blocks is still open.
     blocks = options["num_gpu_blocks_override"]

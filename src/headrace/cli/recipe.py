@@ -19,6 +19,7 @@ from headrace.core.errors import BadInput
 from headrace.core.ports import Executor
 from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import SchedulingPolicy, Settings
+from headrace.core.versions import VLLM_VERSION
 from headrace.engine.engine import Engine
 from headrace.executor.graph import KvCacheDtype
 from headrace.executor.models import ModelFiles
@@ -46,6 +47,7 @@ class Flags:
     kv_cache_memory_bytes: int | None
     num_gpu_blocks_override: int | None
     slo: str = ""
+    vllm_version: str = VLLM_VERSION
     kv_cache_dtype: str = KvCacheDtype.AUTO.value
 
     def settings(self, num_gpu_blocks: int, block_size: int) -> Settings:
@@ -63,6 +65,7 @@ class Flags:
             slo=self.slo,
             scheduler_reserve_full_isl=self.scheduler_reserve_full_isl,
             watermark=self.watermark,
+            vllm_version=self.vllm_version,
         )
 
 

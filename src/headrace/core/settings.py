@@ -1,6 +1,6 @@
 """The budgets of one replica, under vLLM's own names.
 
-A `Settings` object is complete and consistent: whatever vLLM 0.32 refuses at start is
+A `Settings` object is complete and consistent: whatever vLLM refuses at start is
 refused here, so the scheduler never has to wonder.
 """
 
@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from headrace.core.errors import BadInput
 from headrace.core.slo import parse_goals
+from headrace.core.versions import VLLM_VERSION, VllmRules, rules_of
 
 
 class SchedulingPolicy(StrEnum):
@@ -49,6 +50,8 @@ class Settings:
     """Plan a step while the one before runs (vLLM's default on GPUs; its CPU platform forces it off)."""
     watermark: float = 0.0
     """Share of the pool that admissions leave free while others run, in [0, 1)."""
+    vllm_version: str = VLLM_VERSION
+    """Whose rules hold where they changed (core/versions.py)."""
 
     def __post_init__(self) -> None:
         _require_at_least_one(self)
@@ -83,6 +86,13 @@ class Settings:
             )
         if not 0.0 <= self.watermark < 1.0:
             raise BadInput(f"watermark is {self.watermark}; it is a share of the pool, in [0, 1)")
+        rules = rules_of(self.vllm_version)
+        if self.watermark and not rules.has_watermark:
+            raise BadInput(f"watermark is {self.watermark}; vLLM {self.vllm_version} has no such setting")
+
+    @property
+    def rules(self) -> VllmRules:
+        return rules_of(self.vllm_version)
 
     @property
     def steps_in_flight(self) -> int:

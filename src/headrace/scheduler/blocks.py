@@ -8,7 +8,8 @@ It counts references and keeps order; it knows neither requests nor tokens.
 
 Freed blocks that hold a remembered prefix go to the back, so that the least recently used is
 forgotten first; the others go to the front, as they are worth nothing more. This is the order
-of vLLM 0.32 (`BlockPool.free_blocks`); versions before 0.22 put all at the back.
+of vLLM 0.32 (`BlockPool.free_blocks`). In that of earlier versions (core/versions.py) all freed
+blocks go to the back; the front then only holds those that were never handed out.
 
 vLLM links all blocks into one ring. But a free block is forgotten only when it is handed out, so those
 worth nothing always stand before those remembered: a stack and a queue, which move runs of blocks at once.
@@ -30,7 +31,8 @@ Holder = int | dict[int, None]
 class BlockPool:
     """`num_blocks` blocks with ids 0 up; block 0 is the null block and is never handed out."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, worthless_first: bool = True) -> None:
+        self._worthless_first = worthless_first
         self.num_free = num_blocks - 1
         self._worthless = list(range(num_blocks - 1, NULL_BLOCK, -1))  # the last is handed out next
         self._remembered = deque[int]()  # the first is evicted next, unless it was touched meanwhile:
@@ -59,14 +61,14 @@ class BlockPool:
 
     def give_back(self, block_ids: Iterable[int]) -> None:
         """Drop one reference of each, in this order; what nobody holds any more becomes free."""
-        references, hash_of = self._references, self._hash_of
+        references, hash_of, worthless_first = self._references, self._hash_of, self._worthless_first
         worthless: list[int] = []
         remembered: list[int] = []
         for block_id in block_ids:
             left = references[block_id] = references[block_id] - 1
             if left:
                 continue
-            if hash_of[block_id] is None:
+            if worthless_first and hash_of[block_id] is None:
                 worthless.append(block_id)
             else:
                 remembered.append(block_id)
@@ -142,7 +144,9 @@ class BlockPool:
             "a remembered block counts as worthless"
         )
         worth_keeping = {b: h for b, h in enumerate(self._hash_of) if h is not None}
-        assert worth_keeping.keys() >= set(self._evicted_next()), "a forgotten block would be forgotten again"
+        assert not self._worthless_first or worth_keeping.keys() >= set(self._evicted_next()), (
+            "a forgotten block would be forgotten again"
+        )
         remembered = {b: h for b, h in worth_keeping.items() if h != UNSHARED}
         indexed = {
             b: h

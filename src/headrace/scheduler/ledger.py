@@ -20,10 +20,12 @@ class KVLedger:
 
     def __init__(self, settings: Settings, hashes: PrefixHashes) -> None:
         self._hashes = hashes
-        self.pool = BlockPool(settings.num_gpu_blocks)
+        rules = settings.rules
+        worthless_first = rules.unhashed_first if settings.enable_prefix_caching else rules.uncached_first
+        self.pool = BlockPool(settings.num_gpu_blocks, worthless_first)
         self._block_size = settings.block_size
         self._shares_prefixes = settings.enable_prefix_caching
-        self._whole_prompt_must_fit = settings.scheduler_reserve_full_isl
+        self._whole_prompt_must_fit = settings.scheduler_reserve_full_isl and rules.has_full_isl_gate
         self._watermark_blocks = settings.watermark_blocks
 
     def sharable_blocks(self, work: Work) -> int:

@@ -59,6 +59,7 @@ class Scheduler:
         self._in_flight: deque[Plan] = deque()
         self._ended: list[Work] = []
         self.queue_stands = False  # the head was blocked, and nothing has changed for it since
+        self._most_uncapped = 1 if settings.rules.exempts_lone_request else 0
 
     def add(self, request: Request) -> Work:
         """Put a request at the end of the line. The caller has made sure that it can ever fit."""
@@ -76,7 +77,7 @@ class Scheduler:
         self._steps += 1
         plan = Plan(self._steps)
         cap = self.settings.long_prefill_token_threshold
-        if len(self.running) + len(self.waiting) <= 1:
+        if len(self.running) + len(self.waiting) <= self._most_uncapped:
             cap = 0  # nobody to protect from a lone request
         budget = self._fill(plan, cap)
         # A head stopped by tokens or by a step in flight may pass in the next step; slots and blocks
