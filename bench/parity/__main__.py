@@ -14,20 +14,21 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.parity.decisions import our_decisions
+from bench.parity.decisions import OurScheduler
 from bench.parity.peer import VllmScheduler, whole
-from bench.parity.shrink import shrink
+from bench.parity.shrink import keep_smallest
 from headrace.core.versions import KNOWN, VLLM_VERSION
-from tests.traces import Trace, as_of, make_harder_trace, make_trace, write_trace
+from tests.traces import Trace, as_of, make_harder_trace, make_trace
 
 STORED = Path("tests/scheduler/stored")
 EASIER_SEEDS = 400
 SILENT_S = 2.0
+OURS = OurScheduler()
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ def main() -> int:
             stored[compared.trace.seed] = whole(compared.theirs)
             if compared.ours != compared.theirs:
                 mismatches.append(compared.trace.seed)
-                keep_smallest(compared.peer, compared.trace, options.store_in)
+                keep_smallest(OURS, compared.peer, compared.trace, options.store_in)
             if time.monotonic() - shown > SILENT_S:
                 shown = time.monotonic()
                 left = (shown - started) / done * (options.traces - done)
@@ -118,24 +119,9 @@ def lockstep(traces: Iterator[Trace], peers: Sequence[VllmScheduler]) -> Iterato
             idle.append(compared.peer)
         peer = idle.popleft()
         peer.ask(trace)
-        asked.append(Compared(trace, digests(trace), [], peer))
+        asked.append(Compared(trace, OURS.play(trace), [], peer))
     while asked:
         yield answered()
-
-
-def digests(trace: Trace) -> list[str]:
-    return [step.digest() for step in our_decisions(trace)]
-
-
-def keep_smallest(peer: VllmScheduler, trace: Trace, folder: Path) -> None:
-    """Shrink a trace on which the two differ, and keep it with vLLM's answer as a regression test."""
-    smallest = shrink(trace, differs_from(peer))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_trace(folder / f"mismatch-{trace.seed}.json", smallest, whole(peer.play(smallest)))
-
-
-def differs_from(peer: VllmScheduler) -> Callable[[Trace], bool]:
-    return lambda trace: digests(trace) != peer.play(trace)
 
 
 if __name__ == "__main__":

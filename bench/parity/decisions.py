@@ -4,12 +4,13 @@ Trace -> [Decisions] -> [digest]       (the other scheduler says the same in vll
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from headrace.core.output import Output
 from headrace.core.plan import Plan
+from headrace.core.settings import Settings
 from headrace.scheduler.scheduler import Scheduler
 from tests.traces import Trace
 
@@ -34,9 +35,20 @@ class Decisions:
         return blake2b(repr(self).encode(), digest_size=8).hexdigest()
 
 
-def our_decisions(trace: Trace) -> list[Decisions]:
-    """Play `trace` on our scheduler, recounting its books after every step."""
-    scheduler = Scheduler(trace.settings)
+class OurScheduler:
+    """Plays traces on our scheduler, or on what stands in its place."""
+
+    def __init__(self, make: Callable[[Settings], Scheduler] = Scheduler) -> None:
+        self._make = make
+
+    def play(self, trace: Trace) -> list[str]:
+        """A digest for every step."""
+        return [step.digest() for step in our_decisions(trace, self._make)]
+
+
+def our_decisions(trace: Trace, make: Callable[[Settings], Scheduler] = Scheduler) -> list[Decisions]:
+    """Play `trace`, recounting the scheduler's books after every step."""
+    scheduler = make(trace.settings)
     in_flight: deque[Plan] = deque()
     steps: list[Decisions] = []
     while len(steps) < MOST_STEPS and (len(steps) <= trace.last_step or scheduler.works):

@@ -2,9 +2,29 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
 
+from bench.parity.peer import whole
 from headrace.core.errors import BadInput
-from tests.traces import Planned, Trace
+from tests.traces import Planned, Trace, write_trace
+
+
+class Player(Protocol):
+    """Whoever decides a whole trace."""
+
+    def play(self, trace: Trace) -> list[str]:
+        """A digest for every step."""
+        ...
+
+
+def keep_smallest(ours: Player, peer: Player, trace: Trace, folder: Path) -> Path:
+    """Shrink a trace on which the two differ, and keep it with the peer's answer as a regression test."""
+    smallest = shrink(trace, lambda smaller: ours.play(smaller) != peer.play(smaller))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"mismatch-{trace.seed}.json"
+    write_trace(path, smallest, whole(peer.play(smallest)))
+    return path
 
 
 def shrink(trace: Trace, fails: Callable[[Trace], bool]) -> Trace:

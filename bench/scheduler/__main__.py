@@ -1,9 +1,10 @@
 """How fast steps are decided: `python -m bench.scheduler [--json]`.
 
 vLLM 0.32's scheduler and ours, each in a process of its own and never at the same time: one takes its
-steps while the other waits, turn by turn, so that a noisy neighbour hits both. A step is planning it and
-booking its tokens; building requests and model outputs is not timed. vLLM hashes a prompt when it builds
-the request, we when the scheduler first looks at it: in prefill steps our time includes it.
+steps while the other waits, turn by turn, so that a noisy neighbour hits both. A step is taking in the
+requests that came before it, planning it, and booking its tokens; making the model's outputs is not timed.
+vLLM hashes a prompt when it takes the request in, we when the scheduler first looks at it: both count, and
+both hash block by block (vLLM's default sha256 over pickles, our blake2b).
 
     a table, then as the last line:
     {"ratio_64": ..., "ratio_256": ..., "ratio_1024": ..., "waiting_10k_cost": ...}

@@ -12,8 +12,11 @@ class Ours:
         self._scheduler = Scheduler(state.settings)
         self._steps = 0
 
-    def add(self, number: int, prompt: list[int], max_tokens: int) -> None:
-        self._scheduler.add(Request(str(number), tuple(prompt), SamplingParams(max_tokens), number, number))
+    def add(self, number: int, prompt: list[int], max_tokens: int) -> int:
+        name, tokens, sampling = str(number), tuple(prompt), SamplingParams(max_tokens)
+        began_ns = time.perf_counter_ns()
+        self._scheduler.add(Request(name, tokens, sampling, number, number))
+        return time.perf_counter_ns() - began_ns
 
     def step(self) -> int:
         began_ns = time.perf_counter_ns()

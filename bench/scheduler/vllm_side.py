@@ -24,16 +24,19 @@ class Theirs:
         self._scheduler = make_scheduler(state.settings)
         self._steps = 0
 
-    def add(self, number: int, prompt: list[int], max_tokens: int) -> None:
+    def add(self, number: int, prompt: list[int], max_tokens: int) -> int:
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        began_ns = time.perf_counter_ns()
         request = Request(
             request_id=str(number),
             prompt_token_ids=prompt,
-            sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+            sampling_params=sampling,
             pooling_params=None,
             arrival_time=float(number),
             block_hasher=block_hasher(BLOCK_SIZE),
         )
         self._scheduler.add_request(request)
+        return time.perf_counter_ns() - began_ns
 
     def step(self) -> int:
         scheduler = self._scheduler

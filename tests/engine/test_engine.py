@@ -208,9 +208,13 @@ def test_a_bill_has_all_parts_and_none_is_negative() -> None:
         ({"long_prefill_token_threshold": -1}, "must lie between 0"),
         ({"watermark": 1.0}, "share of the pool"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"vllm_version": "0.99"}, "vllm_version is '0.99', whose rules are not known here"),
+        ({"vllm_version": "0.23", "watermark": 0.1}, r"watermark is 0.1; vLLM 0.23 has no such setting"),
     ],
 )
-def test_settings_that_vllm_would_refuse_are_refused(change: dict[str, int | float], complaint: str) -> None:
+def test_settings_that_vllm_would_refuse_are_refused(
+    change: dict[str, int | float | str], complaint: str
+) -> None:
     with pytest.raises(BadInput, match=complaint):
         replace(ROOMY, **change)
 

@@ -11,7 +11,8 @@ NUM_BLOCKS = 9
 class NaivePool:
     """Lists and linear searches: slow, obvious."""
 
-    def __init__(self) -> None:
+    def __init__(self, worthless_first: bool) -> None:
+        self.worthless_first = worthless_first
         self.queue = list(range(1, NUM_BLOCKS))
         self.references = dict.fromkeys(self.queue, 0)
         self.remembered: list[tuple[bytes, int]] = []  # in the order of registration
@@ -27,7 +28,7 @@ class NaivePool:
         for block_id in block_ids:
             self.references[block_id] -= 1
         freed = [b for b in block_ids if self.references[b] == 0]
-        known = {b for _, b in self.remembered}
+        known = {b for _, b in self.remembered} if self.worthless_first else set(freed)
         self.queue = [b for b in freed if b not in known] + self.queue + [b for b in freed if b in known]
 
     def touch(self, block_ids: list[int]) -> None:
@@ -44,9 +45,12 @@ steps = st.lists(
 )
 
 
-@given(steps)
-def test_the_pool_hands_out_frees_and_forgets_like_the_obvious_one(moves: list[tuple[str, int]]) -> None:
-    pool, naive, tables = BlockPool(NUM_BLOCKS), NaivePool(), list[list[int]]()
+@given(steps, st.booleans())
+def test_the_pool_hands_out_frees_and_forgets_like_the_obvious_one(
+    moves: list[tuple[str, int]], worthless_first: bool
+) -> None:
+    pool, naive = BlockPool(NUM_BLOCKS, worthless_first), NaivePool(worthless_first)
+    tables = list[list[int]]()
     for verb, number in moves:
         if verb == "take" and number <= pool.num_free:
             taken = pool.take(number)

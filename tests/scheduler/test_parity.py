@@ -11,7 +11,7 @@ import pytest
 
 from bench.parity.decisions import our_decisions
 from bench.parity.peer import whole
-from tests.traces import make_trace, read_trace
+from tests.traces import as_of, make_trace, read_trace
 
 STORED = Path(__file__).parent / "stored"
 DIGESTS: dict[str, str] = json.loads((STORED / "digests.json").read_text())
@@ -32,6 +32,16 @@ def test_the_first_stored_traces_are_decided_as_vllm_decides_them() -> None:
 def test_every_stored_trace_is_decided_as_vllm_decides_it() -> None:
     for seed in list(DIGESTS)[QUICK:]:
         assert_decides_like_vllm(seed)
+
+
+@pytest.mark.parametrize("path", sorted(STORED.glob("digests-*.json")), ids=lambda path: path.stem)
+def test_what_an_earlier_vllm_decided_is_decided_as_its_rules_say(path: Path) -> None:
+    version = path.stem.removeprefix("digests-")
+    answers: dict[str, str] = json.loads(path.read_text())
+    for seed in list(answers)[:QUICK]:
+        trace = as_of(version, make_trace(int(seed)))
+        ours = whole([step.digest() for step in our_decisions(trace)])
+        assert ours == answers[seed], f"trace {seed} as of {version}"
 
 
 @pytest.mark.parametrize("path", sorted(STORED.glob("mismatch-*.json")), ids=lambda path: path.stem)

@@ -37,11 +37,13 @@ class TokenHashes:
 
     def extend(self, work: Work, count: int) -> None:
         hashes, size = work.block_hashes, self._block_size
-        while len(hashes) < count:
-            known = len(hashes)
-            parent = hashes[-1] if known else b""
-            assert isinstance(parent, bytes), "one request, one kind of hash"
-            salt = b"" if known else work.request.cache_salt.encode()
-            tokens = array("q", work.token_ids[known * size : (known + 1) * size])
-            # The parent has a fixed width and the salt comes last: no two inputs run together alike.
-            hashes.append(blake2b(parent + tokens.tobytes() + salt, digest_size=16).digest())
+        known = len(hashes)
+        if known >= count:
+            return
+        parent = hashes[-1] if known else blake2b(work.request.cache_salt.encode(), digest_size=16).digest()
+        assert isinstance(parent, bytes), "one request, one kind of hash"
+        tokens = array("I", work.token_ids[known * size : count * size])
+        data, width = tokens.tobytes(), size * tokens.itemsize
+        for begin in range(0, len(data), width):
+            parent = blake2b(parent + data[begin : begin + width], digest_size=16).digest()
+            hashes.append(parent)
