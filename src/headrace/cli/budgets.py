@@ -121,7 +121,6 @@ _SAME_EVERYWHERE = (
     ),
     click.option(
         "--vllm-version",
-        type=click.Choice(KNOWN),
         default=VLLM_VERSION,
         show_default=True,
         metavar="0.N",
