@@ -38,6 +38,7 @@ OPTIONS: Options = {
     "slo": (),
     "scheduler_reserve_full_isl": True,
     "watermark": 0.0,
+    "vllm_version": "0.32",
     "kv_cache_memory_bytes": None,
     "kv_cache_dtype": "auto",
     "block_size": None,
