@@ -1,16 +1,24 @@
 """Draws tokens from logits, whoever they are for (`sampler.py` knows).
 
-    logits (rows, vocabulary) --greedy, or temperature > min-p > top-k > top-p > one number--> token ids
+    logits (rows, vocabulary) --greedy, or temperature > min-p > top-k > top-p > a race--> token ids
 
-vLLM's order of cuts. The number that decides row i depends on its seed and on how many tokens its
+vLLM's order of cuts. Where row i's race begins depends on its seed and on how many tokens its
 request has produced, on nothing else: not on its neighbours in the batch, nor on a preemption in
 between. There is no generator whose state would have to be kept, saved or replayed.
+
+The race: each token has a time drawn from an exponential distribution, divided by its probability; the
+earliest wins, which it does as often as its probability says. Other arithmetic moves a logit by 1e-4 at most
+(docs/decisions/0004), and then another token wins only where two were that near. A number looked for in
+the running sum of probabilities is no such proof: it moves with all tokens before (docs/log.md). The
+times are a stretch of one fixed table, from a place that is drawn: a number for each token of the
+vocabulary, step by step, would cost more than all the rest.
 
 Greedy rows are taken together. The others go one by one, each vectorised over its vocabulary: a row of
 logits fits into a core's cache and a batch does not, so a batch at once is no faster (docs/log.md).
 """
 
 from collections.abc import Sequence
+from functools import cache
 from math import isfinite
 
 import numpy as np
@@ -23,6 +31,7 @@ _HOTTEST = (
     1e30  # hotter, and its inverse is 0 in 32 bits: 0 times -inf is no number. All are alike long before
 )
 _PART = 256  # of the vocabulary: a search finds a part first, then the token in it
+_TABLE = 1 << 22  # times to choose a stretch from, 16 MiB: far more than any vocabulary has tokens
 
 Floats = NDArray[np.float32]
 
@@ -36,7 +45,7 @@ def sample(logits: Floats, params: Sequence[SamplingParams], num_outputs: Sequen
         largest = float(logits[row, tokens[row]])
         if isfinite(largest):  # else nothing can be weighed, and any token is as good
             weights = _weights(logits[row], largest, param)
-            tokens[row] = _pick(weights, uniform(param.seed, num_outputs[row]))
+            tokens[row] = _winner(weights, uniform(param.seed, num_outputs[row]))
     return tokens
 
 
@@ -92,15 +101,17 @@ def _least_of_nucleus(weights: Floats, top_p: float) -> np.float32:
     return likely[min(int(held.searchsorted(top_p * total)), likely.size - 1)]
 
 
-def _pick(weights: Floats, number: float) -> int:
-    """The token at which the running sum of weights passes the share `number`."""
-    held = np.add.reduceat(weights, np.arange(0, weights.size, _PART)).cumsum(dtype=np.float64)
-    target = number * float(held[-1])
-    part = min(int(held.searchsorted(target, side="right")), held.size - 1)
-    before = float(held[part - 1]) if part else 0.0
-    inside = weights[part * _PART : (part + 1) * _PART]
-    place = int(inside.cumsum(dtype=np.float64).searchsorted(target - before, side="right"))
-    if place < inside.size:
-        return part * _PART + place
-    # The two sums were rounded apart at the very end of a part: the last token that weighs anything.
-    return int(weights[: (part + 1) * _PART].nonzero()[0][-1])
+def _winner(weights: Floats, number: float) -> int:
+    """The token that wins the race which begins at the share `number` of the table."""
+    table = _speeds()
+    begin = int(number * (table.size - weights.size))
+    return int((weights * table[begin : begin + weights.size]).argmax())
+
+
+@cache
+def _speeds() -> Floats:
+    """One over times from the exponential distribution of mean 1."""
+    times = np.random.Generator(np.random.Philox(key=0)).standard_exponential(_TABLE, dtype=np.float32)
+    speeds = 1.0 / np.maximum(times, np.float32(2.0**-64))
+    speeds.flags.writeable = False
+    return speeds
