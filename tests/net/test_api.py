@@ -31,6 +31,13 @@ def client(server: RunningServer) -> Generator[openai.OpenAI, None, None]:
         yield made
 
 
+@pytest.fixture
+def unhurried() -> Generator[openai.OpenAI, None, None]:
+    """Steps take longer than a choice to reach the engine, so that choices share them on any machine."""
+    with running(service(ScriptedRecipe(step_s=0.004))) as server, client_of(server) as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
 def calling() -> Generator[openai.OpenAI, None, None]:
     """A model that calls a tool twice, whatever it is asked."""
@@ -49,8 +56,8 @@ def test_n_gives_so_many_answers_and_counts_the_prompt_once(client: openai.OpenA
     assert three.usage.completion_tokens == 12
 
 
-def test_choices_are_streamed_side_by_side_each_with_its_role_and_reason(client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(
+def test_choices_are_streamed_side_by_side_each_with_its_role_and_reason(unhurried: openai.OpenAI) -> None:
+    stream = unhurried.chat.completions.create(
         model=MODEL,
         messages=HELLO,
         max_tokens=48,
