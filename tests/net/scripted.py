@@ -5,6 +5,7 @@ Imported in the engine's process too, so nothing of the web stack may be importe
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headrace.core.errors import ModelUnusable
 from headrace.core.plan import Plan, Work
@@ -58,6 +59,33 @@ class ScriptedRecipe:
 
     def __call__(self) -> Built:
         return Built(Engine(self.settings), Answering(self.settings, self.answer, self.step_s), BUDGET)
+
+
+class Dying:
+    """An executor that ends its process the moment it has something to do."""
+
+    def run(self, plan: Plan) -> StepResult:
+        raise MemoryError(f"no room for {len(plan.chunks)} chunks")
+
+    def forget(self, work: Work) -> None:
+        raise AssertionError("it does not live that long")
+
+
+def dying_recipe() -> Built:
+    return Built(Engine(SETTINGS), Dying(), BUDGET)
+
+
+@dataclass(frozen=True)
+class OnceRecipe:
+    """Starts the first time; afterwards `marker` is there, and it does not."""
+
+    marker: Path
+
+    def __call__(self) -> Built:
+        if self.marker.exists():
+            raise ModelUnusable("somebody has taken the file away")
+        self.marker.touch()
+        return ScriptedRecipe(step_s=0.01)()
 
 
 def unusable_recipe() -> Built:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from headrace.core.errors import HeadraceError
 from headrace.executor.scripted import ScriptedTokenizer
+from headrace.net.admission import Bounds
 from headrace.net.engine_process import Recipe
 from headrace.net.server import Server, Service, Serving, bind
 from tests.net.scripted import ScriptedRecipe
@@ -14,8 +15,20 @@ from tests.net.scripted import ScriptedRecipe
 MODEL = "scripted"
 
 
-def service(recipe: Recipe | None = None, shutdown_timeout_s: float = 2.0) -> Service:
-    return Service((MODEL, "alias"), recipe or ScriptedRecipe(), ScriptedTokenizer, shutdown_timeout_s)
+def service(
+    recipe: Recipe | None = None,
+    shutdown_timeout_s: float = 2.0,
+    bounds: Bounds | None = None,
+    api_keys: tuple[str, ...] = (),
+) -> Service:
+    return Service(
+        (MODEL, "alias"),
+        recipe or ScriptedRecipe(),
+        ScriptedTokenizer,
+        shutdown_timeout_s,
+        bounds or Bounds(),
+        api_keys,
+    )
 
 
 class RunningServer:
@@ -39,6 +52,16 @@ class RunningServer:
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+    @property
+    def engine_pid(self) -> int | None:
+        """Of the process that runs now; None while there is none."""
+        assert self._server is not None, "the server has not started"
+        return self._server._engine.pid if self._server._engine else None
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def begin(self) -> None:
         """Start without waiting for it to be ready."""

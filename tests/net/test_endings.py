@@ -79,7 +79,7 @@ def test_a_second_signal_ends_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_engine_gives_running_streams_an_error_and_everybody_else_503(
+def test_a_killed_engine_gives_running_requests_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     answers: list[Answer] = []
@@ -94,12 +94,8 @@ def test_a_killed_engine_gives_running_streams_an_error_and_everybody_else_503(
             rest = read_rest(connection)
         whole.join(10)
         assert b'"error":{"message":"the engine\'s process has ended (killed by SIGKILL)' in rest
-        assert b"[DONE]" in rest
+        assert b"[DONE]" not in rest, "half an answer must not look whole"
         assert answers[0].status == 503
-        for answer in (get(server.port, "/health"), post(server.port, CHAT, {"messages": HELLO})):
-            assert answer.status == 503
-            assert "SIGKILL" in answer.error
-        assert get(server.port, "/metrics").status == 200
     assert "2 requests are lost" in caplog.text
 
 

@@ -3,8 +3,10 @@
     HeadraceError            what happened, with the numbers; `hint` says what to do next
     ├── BadInput             the caller's to mend       HTTP 400, exit code 2
     │   ├── NeverFits        could not run even alone   HTTP 400
-    │   └── UnknownModel     no model of that name      HTTP 404
+    │   ├── UnknownModel     no model of that name      HTTP 404
+    │   └── Unauthorized     no key, or a wrong one     HTTP 401
     ├── Busy                 full now, later not        HTTP 503 with Retry-After
+    ├── TimedOut             longer than it may          HTTP 504
     ├── ModelUnusable        files missing, cut off or of a kind we cannot run
     ├── EngineDied           the process that computes is gone
     └── TargetFailed         a server under measure would not start, or left
@@ -33,12 +35,20 @@ class UnknownModel(BadInput):
     """The request names a model that is not served here."""
 
 
+class Unauthorized(BadInput):
+    """The request names no key that opens this server."""
+
+
 class Busy(HeadraceError):
     """No room now; worth another try after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float, hint: str = "") -> None:
         super().__init__(message, hint)
         self.retry_after_s = retry_after_s
+
+
+class TimedOut(HeadraceError):
+    """The answer took longer than the server lets one take."""
 
 
 class ModelUnusable(HeadraceError):

@@ -61,6 +61,11 @@ class Engine:
         self._accounts.drop(request_id)
         return self._scheduler.abort(request_id)
 
+    def cancel_waiting(self, request_id: str) -> bool:
+        """Drop a request that no step has taken in yet. False if one has, or it is not here."""
+        work = self._scheduler.works.get(request_id)
+        return work is not None and work.status is Status.WAITING and self.cancel(request_id)
+
     def plan(self, now_ns: int) -> Plan | None:
         """The next step, with its blocks booked; None when there is nothing to do.
 

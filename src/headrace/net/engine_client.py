@@ -3,43 +3,42 @@
     submit(request) -> Stream     <-- outputs, one by one, from the Step messages
     end(stream, reason)           --> Cancel, if the engine still works on it
 
-When the engine's process dies every stream gets the reason as an error, and so does
-everyone who submits afterwards. Nothing here waits for the engine: messages go into the
-socket's own buffer, and the engine takes them when its step is over.
+When the engine's process dies every stream gets the reason as an error, and the process is
+started again; until it is ready, whoever submits is told when to come back. A process that keeps
+dying is given up (`net/restarts.py`).
 """
 
 import asyncio
-import contextlib
 import logging
+import math
+import time
 from collections import deque
-from multiprocessing.context import SpawnProcess
 
-from headrace.core.errors import EngineDied, HeadraceError
+from headrace.core.errors import Busy, EngineDied, HeadraceError, TimedOut
 from headrace.core.output import Output
-from headrace.core.request import FinishReason, Request
-from headrace.net.engine_process import Recipe, how_it_ended, start_engine_process
+from headrace.core.request import Request
+from headrace.net.admission import Admission, Bounds
+from headrace.net.engine_link import LEAVE_WITHIN_S, EngineLink, launch
+from headrace.net.engine_process import Recipe
 from headrace.net.messages import (
-    LENGTH_BYTES,
     Cancel,
+    Expire,
+    Expired,
     FromEngine,
-    Leave,
     Ready,
     Refused,
     Step,
     Stopped,
     Submit,
-    frame,
-    read_from_engine,
+    ToEngine,
 )
 from headrace.net.metrics import Metrics, Record
+from headrace.net.restarts import QUICK_DEATH_S, Restarts
 
 _log = logging.getLogger(__name__)
 
 MOST_HELD_OUTPUTS = 256
 """Outputs kept apart for a client that reads slowly; further tokens join the last one."""
-
-LEAVE_WITHIN_S = 5.0
-"""How long the process may take to end by itself; it may be in the middle of a long step."""
 
 
 class Stream:
@@ -48,6 +47,8 @@ class Stream:
     def __init__(self, request: Request) -> None:
         self.request_id = request.request_id
         self.record = Record.of(request)
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.timers: list[asyncio.TimerHandle] = []
         self._outputs: deque[Output] = deque()
         self._error: Exception | None = None
         self._news = asyncio.Event()
@@ -79,46 +80,53 @@ class Stream:
 
 
 class EngineClient:
-    """One running engine process, as the HTTP process sees it."""
+    """The engine, as the HTTP process sees it: one process after the other."""
 
     def __init__(
-        self,
-        process: SpawnProcess,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        ready: Ready,
-        metrics: Metrics,
+        self, recipe: Recipe, link: EngineLink, metrics: Metrics, bounds: Bounds, start_took_s: float
     ) -> None:
-        self.settings = ready.settings
-        self.budget = ready.budget
+        self.settings = link.ready.settings
+        self.budget = link.ready.budget
         self.metrics = metrics
+        self.admission = Admission(bounds, metrics.on_refused)
         self.died: HeadraceError | None = None
-        self._process = process
-        self._reader = reader
-        self._writer = writer
+        """Why nothing can be submitted just now."""
+        self.given_up: asyncio.Future[EngineDied] = asyncio.get_running_loop().create_future()
+        """Why there will be no engine any more, once that is so."""
+        self._recipe = recipe
+        self._link: EngineLink | None = link
+        self._start_took_s = start_took_s
         self._streams: dict[str, Stream] = {}
-        self._listener = asyncio.create_task(self._listen())
+        self._supervisor = asyncio.create_task(self._supervise(link))
+
+    @classmethod
+    async def start(cls, recipe: Recipe, model_name: str, bounds: Bounds) -> "EngineClient":
+        """Raises what kept the first process from starting."""
+        began_at = time.monotonic()
+        link = await launch(recipe)
+        metrics = Metrics(model_name, link.ready.settings, link.ready.budget)
+        return cls(recipe, link, metrics, bounds, time.monotonic() - began_at)
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid
+        return self._link.pid if self._link else None
 
     def submit(self, request: Request) -> Stream:
-        """Put `request` before the engine. Raises `EngineDied` when there is none any more."""
+        """Put `request` before the engine. Raises `died` while there is none."""
         if self.died is not None:
             raise self.died
         stream = Stream(request)
         self._streams[request.request_id] = stream
-        self._writer.write(frame(Submit(request)))
+        self.admission.entered(stream.num_prompt_tokens)
+        self._set_timers(stream, request.arrived_ns)
+        self._send(Submit(request))
         return stream
 
     def end(self, stream: Stream, reason: str) -> None:
         """Nobody wants more of `stream`. Does nothing if it has ended already."""
-        if self._streams.pop(stream.request_id, None) is None:
-            return
-        self.metrics.on_ended(stream.record, reason)
-        if self.died is None:
-            self._writer.write(frame(Cancel(stream.request_id)))
+        if stream.request_id in self._streams:
+            self._ended(stream, reason)
+            self._send(Cancel(stream.request_id))
 
     def end_all(self, error: HeadraceError) -> None:
         """End every request; their listeners get `error`."""
@@ -128,33 +136,76 @@ class EngineClient:
 
     async def stop(self, within_s: float = LEAVE_WITHIN_S) -> None:
         """End the process: by its own doing if it can within the bound, by force if it does not."""
-        self._listener.cancel()
-        self._die(EngineDied("the server has stopped"))
-        with contextlib.suppress(OSError):
-            self._writer.write(frame(Leave()))
-            await self._writer.drain()
-        await end_process(self._process, within_s)
-        self._writer.close()
+        self._supervisor.cancel()
+        await asyncio.wait((self._supervisor,))
+        stopped = EngineDied("the server has stopped")
+        self._lose(stopped, stopped)
+        if self._link is not None:
+            await self._link.end(within_s)
 
-    async def _listen(self) -> None:
+    async def _supervise(self, link: EngineLink) -> None:
+        """Follow one process after the other, until they die too quickly."""
+        restarts = Restarts()
+        error: Exception
         try:
             while True:
-                self._handle(await read_message(self._reader))
-        except (asyncio.IncompleteReadError, OSError):
-            await asyncio.to_thread(self._process.join, 1.0)
-            self._lose(EngineDied(f"the engine's process has ended ({how_it_ended(self._process)})"))
+                ready_at = time.monotonic()
+                error = await self._follow(link)
+                died_at = time.monotonic()
+                self._link = None
+                wait_s = restarts.after_death(died_at - ready_at)
+                self._lose(error, self._come_back(error, wait_s or 0.0))
+                await link.end(0.0)
+                link = await self._start_again(restarts, wait_s, error)
+                self._link, self.died = link, None
+                _log.warning("headrace: the engine runs again, after %.1f s", time.monotonic() - died_at)
+        except EngineDied as last:
+            error = last
+        except Exception as bug:  # noqa: BLE001 - nobody else would tell those who wait
+            _log.exception("headrace: the engine cannot be followed any more")
+            error = bug
+        gone = EngineDied(f"the engine is given up: {error}", "see the lines above for what it died of")
+        self._lose(gone, gone)
+        self.given_up.set_result(gone)
+
+    async def _follow(self, link: EngineLink) -> EngineDied:
+        """Take in what the process says until it is gone, and why it is."""
+        while True:
+            try:
+                message = await link.receive()
+            except EngineDied as died:
+                return died
+            self._handle(message)
+
+    async def _start_again(self, restarts: Restarts, wait_s: float | None, error: Exception) -> EngineLink:
+        """Raises `EngineDied` when it has died too often."""
+        while wait_s is not None:
+            await asyncio.sleep(wait_s)
+            try:
+                link = await launch(self._recipe)
+            except HeadraceError as failure:
+                error = failure
+                _log.error("headrace: the engine could not be started again: %s", error)
+                wait_s = restarts.after_death(0.0)
+            else:
+                self.metrics.on_restarted()
+                return link
+        raise EngineDied(
+            f"{restarts.quick_deaths} times in a row it died within {QUICK_DEATH_S:g} s; {error}"
+        )
 
     def _handle(self, message: FromEngine) -> None:
         match message:
             case Step():
                 self._deliver(message)
             case Refused(request_id=request_id, problem=problem):
-                if stream := self._streams.pop(request_id, None):
-                    stream.fail(problem.error())
-            case Stopped(problem=problem):
-                self._lose(EngineDied(f"the engine has stopped: {problem.message}", problem.hint))
-            case Ready():
-                raise AssertionError("an engine says once that it is ready")
+                if stream := self._streams.get(request_id):
+                    self._fail(stream, problem.error())
+            case Expired(request_id=request_id):
+                if stream := self._streams.get(request_id):
+                    self._expire_in_queue(stream)
+            case Ready() | Stopped():
+                raise AssertionError(f"an engine that runs does not say {message}")
 
     def _deliver(self, step: Step) -> None:
         self.metrics.on_step(step)
@@ -163,70 +214,74 @@ class EngineClient:
             if stream is None:
                 continue  # its listener has left, and the engine had not heard of it yet
             if output.error is not None:
-                del self._streams[output.request_id]
-                self.metrics.on_ended(stream.record, FinishReason.ERROR)
-                stream.fail(HeadraceError(output.error))
+                self._fail(stream, HeadraceError(output.error))
                 continue
+            if stream.record.first is None and output.first is not None:
+                self.admission.prefilled(stream.num_prompt_tokens)
             self.metrics.on_output(stream.record, output, step.finished_ns)
             if output.finish_reason is not None:
-                del self._streams[output.request_id]
-                self.metrics.on_ended(stream.record, output.finish_reason)
+                self._ended(stream, output.finish_reason)
             stream.put(output)
 
-    def _lose(self, error: EngineDied) -> None:
-        """The engine is gone, and nobody asked it to leave."""
-        if self.died is None:
+    def _ended(self, stream: Stream, reason: str) -> None:
+        del self._streams[stream.request_id]
+        if stream.record.first is None:
+            self.admission.prefilled(stream.num_prompt_tokens)
+        self.admission.left()
+        for timer in stream.timers:
+            timer.cancel()
+        self.metrics.on_ended(stream.record, reason)
+
+    def _fail(self, stream: Stream, error: Exception) -> None:
+        """The engine holds nothing for it (any more)."""
+        self._ended(stream, "error")
+        stream.fail(error)
+
+    def _lose(self, error: Exception, died: HeadraceError) -> None:
+        """There is no engine: whoever waits gets `error`, whoever comes gets `died`."""
+        if self.died is None and not self._supervisor.cancelled():
             _log.error("headrace: %s; %d requests are lost", error, len(self._streams))
-        self._die(error)
+        self.died = died
+        for stream in tuple(self._streams.values()):
+            self._fail(stream, error)
+        self.metrics.on_lost()
 
-    def _die(self, error: EngineDied) -> None:
-        self.died = self.died or error
-        for stream in self._streams.values():
-            self.metrics.on_ended(stream.record, "error")
-            stream.fail(self.died)
-        self._streams.clear()
+    def _come_back(self, error: Exception, wait_s: float) -> Busy:
+        """What is said while it starts again: as long as it took the first time."""
+        retry_after_s = float(math.ceil(wait_s + self._start_took_s))
+        return Busy(f"{error}; it is being started again", retry_after_s, f"come back in {retry_after_s:g} s")
 
+    def _set_timers(self, stream: Stream, arrived_ns: int) -> None:
+        loop, bounds = asyncio.get_running_loop(), self.admission.bounds
+        spent_s = (time.monotonic_ns() - arrived_ns) / 1e9
+        if bounds.queue_timeout_s is not None:
+            ask = Expire(stream.request_id)  # only the engine knows whether it has begun
+            stream.timers.append(loop.call_later(bounds.queue_timeout_s - spent_s, self._send, ask))
+        if bounds.request_timeout_s is not None:
+            stream.timers.append(loop.call_later(bounds.request_timeout_s - spent_s, self._expire, stream))
 
-async def read_message(reader: asyncio.StreamReader) -> FromEngine:
-    """The next message. Raises `IncompleteReadError` when the process is gone."""
-    length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
-    return read_from_engine(await reader.readexactly(length))
+    def _expire(self, stream: Stream) -> None:
+        tokens, most_s = stream.record.tokens, self.admission.bounds.request_timeout_s
+        self.metrics.on_timeout("request")
+        self.end(stream, "error")
+        stream.fail(
+            TimedOut(
+                f"not done within {most_s:g} s (--request-timeout), after {tokens} tokens of the answer",
+                "ask for fewer tokens, or stream and keep what has come",
+            )
+        )
 
+    def _expire_in_queue(self, stream: Stream) -> None:
+        self.metrics.on_timeout("queue")
+        self._fail(
+            stream,
+            Busy(
+                f"no step had room for it within {self.admission.bounds.queue_timeout_s:g} s "
+                "(--queue-timeout)",
+                self.admission.retry_after_s(),
+            ),
+        )
 
-async def launch(recipe: Recipe, model_name: str) -> EngineClient:
-    """Start an engine and wait until it is ready. Raises what kept it from starting."""
-    process, ours = start_engine_process(recipe)
-    try:
-        reader, writer = await asyncio.open_connection(sock=ours)
-        try:
-            ready = await _first_message(reader, process)
-        except BaseException:
-            writer.close()
-            raise
-    except BaseException:
-        await end_process(process, 0.0)
-        raise
-    return EngineClient(process, reader, writer, ready, Metrics(model_name, ready.settings, ready.budget))
-
-
-async def _first_message(reader: asyncio.StreamReader, process: SpawnProcess) -> Ready:
-    try:
-        message = await read_message(reader)
-    except (asyncio.IncompleteReadError, OSError) as error:
-        await asyncio.to_thread(process.join, 1.0)
-        raise EngineDied(
-            f"the engine's process ended while it loaded the model ({how_it_ended(process)})",
-            "out of memory? Lower --kv-cache-memory-bytes, or see the lines above",
-        ) from error
-    if isinstance(message, Stopped):
-        raise message.problem.error()
-    assert isinstance(message, Ready), f"an engine first says that it is ready, not {message}"
-    return message
-
-
-async def end_process(process: SpawnProcess, within_s: float) -> None:
-    """Give `process` some time to end, then kill it."""
-    await asyncio.to_thread(process.join, within_s)
-    if process.is_alive():
-        process.kill()
-        await asyncio.to_thread(process.join)
+    def _send(self, message: ToEngine) -> None:
+        if self._link is not None:
+            self._link.send(message)

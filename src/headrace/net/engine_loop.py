@@ -20,6 +20,8 @@ from headrace.engine.engine import Engine
 from headrace.net.messages import (
     LENGTH_BYTES,
     Cancel,
+    Expire,
+    Expired,
     FromEngine,
     Leave,
     Problem,
@@ -118,6 +120,9 @@ class EngineLoop:
                 case Cancel(request_id=request_id):
                     if self._arrived.pop(request_id, None) is None:
                         self._engine.cancel(request_id)
+                case Expire(request_id=request_id):
+                    if self._arrived.pop(request_id, None) or self._engine.cancel_waiting(request_id):
+                        self._channel.send(Expired(request_id))
                 case Leave():
                     self._leaving = True
 

@@ -31,6 +31,10 @@ class BodyTooLarge(BadInput):
     """More bytes than a prompt that fits could need. HTTP 413."""
 
 
+class BodyTooSlow(BadInput):
+    """The rest of the body did not come in time. HTTP 408."""
+
+
 def decode(kind: type[_Fields], raw: bytes) -> _Fields:
     """`raw` as a `kind`. Raises `BadField`."""
     try:

@@ -44,8 +44,11 @@ class FrontEnd:
         self._threads = ThreadPoolExecutor(TOKENIZING_THREADS, "tokenize")
 
     async def tokenize(self, asked: Asked) -> list[tuple[int, ...]]:
-        """The prompts in tokens. Raises `BadInput` for what the model cannot read or the engine not do."""
+        """The prompts in tokens. Raises `BadInput` for what the model cannot read or the engine not do,
+        `Busy` when there is no room.
+        """
         self.check_model(asked.model)
+        self._check_room(asked)  # before the work of tokenizing, and again after it
         self._check(asked)
         if asked.sampling.grammar is not None:
             await self._in_thread(
@@ -68,6 +71,7 @@ class FrontEnd:
 
     def begin(self, asked: Asked, prompts: Sequence[tuple[int, ...]], arrived_ns: int) -> Answer:
         """Put tokenized prompts before the engine. Raises `NeverFits` with the numbers."""
+        self._check_room(asked)
         begun: list[Generation] = []
         requests = self._requests(asked, prompts, arrived_ns)
         try:
@@ -82,6 +86,9 @@ class FrontEnd:
                 generation.abandon()
             raise
         return Answer(begun, asked.n)
+
+    def _check_room(self, asked: Asked) -> None:
+        self.engine.admission.check(asked.n * len(asked.prompts))
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

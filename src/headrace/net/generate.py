@@ -113,9 +113,10 @@ async def _stream(answer: Answer, news: Pieces, reply: Reply, delivery: Delivery
             news = await answer.news()
         if delivery.include_usage:
             events += reply.usage_event(answer.usage)
-    except HeadraceError as error:
+        events += DONE
+    except HeadraceError as error:  # no [DONE]: nobody may take half an answer for a whole one
         events = as_event(error_json(error))
-    await send(_body(events + DONE))
+    await send(_body(events))
 
 
 async def _whole(answer: Answer, news: Pieces, reply: Reply) -> bytes:

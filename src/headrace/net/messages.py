@@ -1,8 +1,8 @@
 """What the HTTP process and the engine's process say to each other.
 
     HTTP process                                        engine process
-        Submit, Cancel, Leave          ---------->
-                                       <----------      Ready, Refused, Step, Stopped
+        Submit, Cancel, Expire, Leave  ---------->
+                                       <----------      Ready, Refused, Expired, Step, Stopped
 
 One message is one frame: four bytes of length, then MessagePack. Requests and outputs cross
 as the records of `core` that they are; a step's whole news is one `Step`, however many
@@ -42,6 +42,12 @@ class Cancel(msgspec.Struct, tag="cancel", array_like=True):
     request_id: str
 
 
+class Expire(msgspec.Struct, tag="expire", array_like=True):
+    """Drop this request if no step has taken it in yet. Answered by `Expired` if that was so."""
+
+    request_id: str
+
+
 class Leave(msgspec.Struct, tag="leave", array_like=True):
     """End, whatever still runs. Draining is the HTTP side's business: it knows the listeners."""
 
@@ -58,6 +64,12 @@ class Refused(msgspec.Struct, tag="refused", array_like=True):
 
     request_id: str
     problem: "Problem"
+
+
+class Expired(msgspec.Struct, tag="expired", array_like=True):
+    """The request was still waiting and is dropped; the engine holds nothing for it."""
+
+    request_id: str
 
 
 class Step(msgspec.Struct, tag="step", array_like=True):
@@ -99,8 +111,8 @@ _KINDS: dict[str, type[HeadraceError]] = {
     kind.__name__: kind for kind in (BadInput, NeverFits, ModelUnusable, EngineDied)
 }
 
-ToEngine = Submit | Cancel | Leave
-FromEngine = Ready | Refused | Step | Stopped
+ToEngine = Submit | Cancel | Expire | Leave
+FromEngine = Ready | Refused | Expired | Step | Stopped
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

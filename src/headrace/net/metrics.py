@@ -26,6 +26,7 @@ from headrace.core.bill import Cause
 from headrace.core.output import EngineStats, FirstToken, Output
 from headrace.core.request import Request
 from headrace.core.settings import Settings
+from headrace.net.admission import REASONS
 from headrace.net.messages import Budget, Step
 
 ENGINE = "0"
@@ -72,6 +73,7 @@ class Metrics:
         self._engine = _EngineMetrics(self._make)
         self._requests = _RequestMetrics(self._make, settings.max_model_len)
         self._ours = _HeadraceMetrics(self._make, settings)
+        self._total_blocks = settings.usable_blocks
         self._seen: EngineStats | None = None
         _cache_config_info(self.registry, settings, budget)
         for collector in (GCCollector, PlatformCollector, ProcessCollector):
@@ -103,6 +105,26 @@ class Metrics:
             self._requests.inter_token.observe((at_ns - record.last_token_ns) / 1e9)
         record.last_token_ns = at_ns
 
+    def on_refused(self, limit: str) -> None:
+        """Admission said no, because of `limit`."""
+        self._requests.refused[limit].inc()
+
+    def on_timeout(self, phase: str) -> None:
+        """A request ran into one of its bounds: `queue` or `request`."""
+        self._ours.timeouts[phase].inc()
+
+    def on_lost(self) -> None:
+        """There is no engine, so nobody runs or waits and no block is held."""
+        self._engine.on_lost()
+        self._ours.free_blocks.set(self._total_blocks)
+        self._ours.engine_up.set(0)
+
+    def on_restarted(self) -> None:
+        """A new engine counts from 0; what is counted here goes on."""
+        self._seen = None
+        self._ours.engine_up.set(1)
+        self._ours.restarts.inc()
+
     def on_ended(self, record: Record, reason: str) -> None:
         """The request is over: `stop`, `length`, `abort` (the client left) or `error`."""
         self._requests.finished[reason].inc()
@@ -127,6 +149,11 @@ class _Maker:
     def counters(self, name: str, text: str, label: str, values: tuple[str, ...]) -> dict[str, Counter]:
         made = Counter(name, text, (*self._labels, label), registry=self._registry)
         return {value: made.labels(**self._labels, **{label: value}) for value in values}
+
+    def by_reason(self, name: str, text: str, reasons: tuple[str, ...]) -> dict[str, Counter]:
+        """As vLLM has it: counted before an engine is chosen, so without its label."""
+        made = Counter(name, text, ("model_name", "reason"), registry=self._registry)
+        return {each: made.labels(self._labels["model_name"], each) for each in reasons}
 
     def gauges(self, name: str, text: str, label: str, values: tuple[str, ...]) -> dict[str, Gauge]:
         made = Gauge(name, text, (*self._labels, label), registry=self._registry)
@@ -178,6 +205,10 @@ class _EngineMetrics:
         self.queries.inc(now.prefix_cache_queries - (before.prefix_cache_queries if before else 0))
         self.hits.inc(now.prefix_cache_hits - (before.prefix_cache_hits if before else 0))
 
+    def on_lost(self) -> None:
+        for gauge in (self.running, self.waiting, self.waiting_by_reason["capacity"], self.kv_usage):
+            gauge.set(0)
+
 
 class _RequestMetrics:
     """vLLM's names for tokens and latencies of requests."""
@@ -202,6 +233,9 @@ class _RequestMetrics:
             "Requests that ended, by reason. Clients that left count as abort (in vLLM they do not).",
             "finished_reason",
             FINISHED_REASONS,
+        )
+        self.refused = make.by_reason(
+            "vllm:admission_rejections", "Requests refused by a limit of the queue (503).", REASONS
         )
         tokens = one_two_five(max_model_len)
         self.prompt = make.histogram(
@@ -314,6 +348,18 @@ class _HeadraceMetrics:
             "Seconds spent in steps, by part: deciding, computing, drawing tokens.",
             "part",
             ("plan", "forward", "sample"),
+        )
+
+        self.timeouts = make.counters(
+            "headrace:request_timeouts",
+            "Requests that ran into --queue-timeout or --request-timeout.",
+            "phase",
+            ("queue", "request"),
+        )
+        self.engine_up = make.gauge("headrace:engine_up", "1 while there is an engine that takes requests.")
+        self.engine_up.set(1)
+        self.restarts = make.counter(
+            "headrace:engine_restarts", "Times the engine's process died and was started again."
         )
 
     def on_step(self, step: Step) -> None:

@@ -19,8 +19,16 @@ import msgspec
 from msgspec import UNSET
 
 from headrace.core.bill import Bill
-from headrace.core.errors import BadInput, Busy, EngineDied, HeadraceError, UnknownModel
-from headrace.net.fields import BodyTooLarge
+from headrace.core.errors import (
+    BadInput,
+    Busy,
+    EngineDied,
+    HeadraceError,
+    TimedOut,
+    Unauthorized,
+    UnknownModel,
+)
+from headrace.net.fields import BodyTooLarge, BodyTooSlow
 from headrace.net.logprobs import NamedToken, chat_logprobs, completion_logprobs
 from headrace.net.shapes import (
     AnswerMessage,
@@ -240,9 +248,12 @@ Reply = ChatReply | CompletionReply
 
 _STATUS: tuple[tuple[type[HeadraceError], HTTPStatus, str], ...] = (
     (UnknownModel, HTTPStatus.NOT_FOUND, "NotFoundError"),
+    (Unauthorized, HTTPStatus.UNAUTHORIZED, "AuthenticationError"),
     (BodyTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestEntityTooLargeError"),
+    (BodyTooSlow, HTTPStatus.REQUEST_TIMEOUT, "RequestTimeoutError"),
     (BadInput, HTTPStatus.BAD_REQUEST, "BadRequestError"),
     (Busy, HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailableError"),
+    (TimedOut, HTTPStatus.GATEWAY_TIMEOUT, "TimeoutError"),
     (EngineDied, HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailableError"),
 )
 

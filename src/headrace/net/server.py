@@ -3,6 +3,7 @@
     bind the port -> start the engine, load the tokenizer -> announce -> serve
     SIGTERM or Ctrl-C: no new requests (503), running ones may end within a bound, then exit
     once more: at once
+    the engine keeps dying: exit, with what it died of
 
 The port is taken before the model is loaded, so that the commonest mistake costs no wait.
 """
@@ -10,25 +11,30 @@ The port is taken before the model is loaded, so that the commonest mistake cost
 import asyncio
 import contextlib
 import errno
+import resource
 import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import uvicorn
 
 from headrace.core.errors import BadInput, Busy
 from headrace.core.ports import Tokenizer
 from headrace.core.settings import Settings
+from headrace.net.admission import Bounds
 from headrace.net.app import make_app
-from headrace.net.engine_client import LEAVE_WITHIN_S, EngineClient, launch
+from headrace.net.door import Door, Patient
+from headrace.net.engine_client import EngineClient
+from headrace.net.engine_link import LEAVE_WITHIN_S
 from headrace.net.engine_process import Recipe
 from headrace.net.front_end import FrontEnd
 from headrace.net.gate import RETRY_AFTER_S, Gate
 from headrace.net.messages import Budget
 
 BACKLOG = 2048
+MOST_DESCRIPTORS = 65_536
 KEEP_ALIVE_S = 5
 LAST_BYTES_WITHIN_S = 1
 """After the drain: how long uvicorn waits for answers that are being written."""
@@ -42,6 +48,9 @@ class Service:
     recipe: Recipe
     load_tokenizer: Callable[[], Tokenizer]
     shutdown_timeout_s: float
+    bounds: Bounds = field(default_factory=Bounds)
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Any of them opens the door. Without any, no key is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +63,13 @@ class Serving:
     engine_pid: int | None
 
 
+NOT_READ_FOR_MS = 60_000
+"""A client that takes nothing for so long is cut off (where the system can: Linux)."""
+
+
 def serve(service: Service, listener: socket.socket, announce: Callable[[Serving], None]) -> None:
     """Serve on what `bind` gave until a signal says stop. Raises what kept it from starting."""
+    _allow_many_connections()
     asyncio.run(Server(service, listener).run(announce))
 
 
@@ -64,6 +78,8 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, NOT_READ_FOR_MS)
     try:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
@@ -107,18 +123,25 @@ class Server:
         self._engine, tokenizer = await self._load()
         front_end = FrontEnd(self._engine, tokenizer, self._service.model_names)
         try:
-            self._http = _Http(front_end, self._gate, lambda: announce(self._serving()))
+            app = Door(make_app(front_end, self._gate), self._service.api_keys)
+            self._http = http = _Http(app, lambda: announce(self._serving()))
+            self._engine.given_up.add_done_callback(lambda _: setattr(http, "should_exit", True))
             self._listen()
-            await self._http.serve([self._listener])
+            await http.serve([self._listener])
+            if self._engine.given_up.done():
+                raise self._engine.given_up.result()
         finally:
             front_end.close()
             await self._engine.stop(0.0 if self._http and self._http.force_exit else LEAVE_WITHIN_S)
 
     async def _load(self) -> tuple[EngineClient, Tokenizer]:
         """The engine starts in its own process while the tokenizer loads in this one."""
-        launching = asyncio.create_task(launch(self._service.recipe, self._service.model_names[0]))
+        service = self._service
+        launching = asyncio.create_task(
+            EngineClient.start(service.recipe, service.model_names[0], service.bounds)
+        )
         try:
-            tokenizer = await asyncio.to_thread(self._service.load_tokenizer)
+            tokenizer = await asyncio.to_thread(service.load_tokenizer)
             return await launching, tokenizer
         except BaseException:
             launching.cancel()
@@ -155,10 +178,11 @@ class Server:
 class _Http(uvicorn.Server):
     """uvicorn, but the signals are ours, and it says when it listens."""
 
-    def __init__(self, front_end: FrontEnd, gate: Gate, on_started: Callable[[], None]) -> None:
+    def __init__(self, app: Door, on_started: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
-                make_app(front_end, gate),
+                app,
+                http=Patient,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -193,6 +217,14 @@ def _signals(stop: Callable[[], None]) -> Generator[None, None, None]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+def _allow_many_connections() -> None:
+    """Each takes a file descriptor, and the usual soft limit of 1024 is far below what we may take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _url(listener: socket.socket) -> str:
