@@ -27,7 +27,19 @@ OPTIONS: Options = {
     "host": "127.0.0.1",
     "port": 0,
     "served_model_name": (),
+    "uds": None,
+    "api_key": (),
+    "ssl_certfile": None,
+    "ssl_keyfile": None,
+    "ssl_ca_certs": None,
+    "ssl_cert_reqs": 0,
     "shutdown_timeout": 1.0,
+    "warmup": True,
+    "max_num_queued_reqs": None,
+    "max_num_queued_tokens": None,
+    "queue_timeout": None,
+    "request_timeout": None,
+    "gpu_memory_utilization": None,
     "max_model_len": None,
     "max_num_batched_tokens": None,
     "max_num_seqs": None,
@@ -58,12 +70,6 @@ def test_help_shows_every_flag_under_a_heading_and_examples() -> None:
     assert "headrace serve smollm2\n" in shown
     assert "completions -d \\\n" in shown
     assert max(len(line) for line in shown.splitlines()) <= 80
-
-
-def test_a_flag_of_vllm_that_is_not_here_comes_with_what_to_give_instead() -> None:
-    refused = run("smollm2", "--gpu-memory-utilization", "0.9")
-    assert refused.exit_code == 2
-    assert "--kv-cache-memory-bytes" in refused.stderr
 
 
 def test_a_port_in_use_is_said_before_the_model_is_looked_for() -> None:
@@ -114,6 +120,10 @@ def test_defaults_give_way_to_what_is_given() -> None:
         {"max_model_len": 9000},
         {"max_model_len": -1},
         {"max_model_len": 0},
+        {"max_model_len": 1},
+        {"gpu_memory_utilization": float("nan")},
+        {"gpu_memory_utilization": 0.0},
+        {"gpu_memory_utilization": 1.01},
         {"max_num_batched_tokens": 64, "max_num_seqs": 65},
         {"max_num_batched_tokens": 0},
         {"max_num_seqs": 0},

@@ -210,15 +210,28 @@ def test_a_conversion_is_done_once_and_again_when_it_was_damaged(
     def never(*_: object) -> Path:
         raise AssertionError("converted again")
 
-    def damaged(_: Path) -> None:
-        return None
-
     monkeypatch.setattr(models, "_convert", never)
     assert locate("smollm2") == files
     assert locate(str(files.folder)) == files
-    monkeypatch.setattr(models, "_read_converted", damaged)
-    with pytest.raises(AssertionError, match="converted again"):
-        locate("smollm2")
+
+
+@pytest.mark.parametrize("name", ["openvino_model.bin", "openvino_tokenizer.xml"])
+def test_a_conversion_with_one_flipped_bit_is_not_used(tmp_path: Path, name: str) -> None:
+    """Its size was right, so it was served, and answered nonsense."""
+    names = models._IR_FILES
+    for each in names:
+        (tmp_path / each).write_bytes(b"as it was left")
+    described = {
+        "name": "tiny",
+        "architecture": "llama",
+        "max_model_len": 100,
+        "sizes_bytes": {each: (tmp_path / each).stat().st_size for each in names},
+        "crc32": {each: models._crc32(tmp_path / each) for each in names},
+    }
+    (tmp_path / "headrace.json").write_text(json.dumps(described))
+    assert models._read_converted(tmp_path) is not None
+    (tmp_path / name).write_bytes(b"as it was lefu")
+    assert models._read_converted(tmp_path) is None
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def service(
         ScriptedTokenizer,
         shutdown_timeout_s,
         bounds or Bounds(),
-        api_keys,
+        api_keys=api_keys,
     )
 
 

@@ -34,8 +34,12 @@ class KvBudget:
         return (self.num_blocks - 1) * self.block_size
 
     def max_concurrency(self, max_model_len: int) -> float:
-        """How many requests of full length fit at once; vLLM's figure, null block and all."""
-        return self.num_blocks / blocks_for_tokens(max_model_len, self.block_size)
+        return max_concurrency(self.num_blocks, self.block_size, max_model_len)
+
+
+def max_concurrency(num_blocks: int, block_size: int, max_model_len: int) -> float:
+    """How many requests of full length fit at once; vLLM's figure, null block and all."""
+    return num_blocks / blocks_for_tokens(max_model_len, block_size)
 
 
 def budget_for_bytes(kv_cache_memory_bytes: int, bytes_per_block: int, block_size: int) -> KvBudget:
@@ -67,3 +71,24 @@ def default_kv_cache_memory_bytes(available_ram_bytes: int) -> int:
     unless told otherwise: beyond that a CPU has not the arithmetic to keep so many requests going.
     """
     return min(available_ram_bytes // 2, _MOST_BY_DEFAULT)
+
+
+def kv_bytes_of_share(share: float, total_bytes: int, available_bytes: int, weights_bytes: int) -> int:
+    """What `gpu_memory_utilization` leaves for the KV cache, as vLLM reads it: of all memory, for all uses.
+
+    Raises `BadInput` when so much is not free, or the weights leave nothing.
+    """
+    if not 0.0 < share <= 1.0:
+        raise BadInput(f"gpu_memory_utilization is {share}; it is a share of all memory, in (0, 1]")
+    wanted = int(total_bytes * share)
+    if wanted > available_bytes:
+        raise BadInput(
+            f"{share:g} of the memory is {wanted:,} bytes; {available_bytes:,} of {total_bytes:,} are free",
+            f"give at most {available_bytes / total_bytes - 0.005:.2f}, or end what takes the memory",
+        )
+    if wanted <= weights_bytes:
+        raise BadInput(
+            f"{share:g} of the memory is {wanted:,} bytes, and the weights alone take {weights_bytes:,}",
+            f"give more than {weights_bytes / total_bytes + 0.005:.2f}",
+        )
+    return wanted - weights_bytes

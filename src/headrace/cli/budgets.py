@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeVar
 
 import click
 
-from headrace.cli.quantity import QUANTITY
+from headrace.cli.quantity import AUTO, LENGTH, QUANTITY
 from headrace.cli.recipe import Flags
 from headrace.core.errors import BadInput
 from headrace.core.settings import SchedulingPolicy
@@ -21,7 +21,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class BudgetOptions(TypedDict):
     """What the command line says of budgets. None: to be decided."""
 
-    max_model_len: int | None
+    max_model_len: int | str | None
+    """`auto`: the most that fits."""
     max_num_batched_tokens: int | None
     max_num_seqs: int | None
     long_prefill_token_threshold: int
@@ -64,9 +65,10 @@ STEP_BUDGETS = (
 _SAME_EVERYWHERE = (
     click.option(
         "--max-model-len",
-        type=QUANTITY,
+        type=LENGTH,
         metavar="TOKENS",
-        help="Longest prompt and answer together.  [default: the model's]",
+        help="Longest prompt and answer together; auto: as much of the model's as fits.  "
+        "[default: the model's]",
     ),
     click.option(
         "--long-prefill-token-threshold",
@@ -171,7 +173,12 @@ def budget_options(said: Said) -> Callable[[Command], Command]:
 def flags_of(options: BudgetOptions, model_max_len: int, defaults: Limits) -> Flags:
     """Fill in vLLM's defaults. Raises `BadInput` for budgets that contradict each other."""
     given = options["max_model_len"]
-    max_model_len = model_max_len if given is None else given
+    max_model_len = given if isinstance(given, int) else model_max_len
+    if max_model_len < 2:
+        raise BadInput(
+            f"--max-model-len is {max_model_len}; a prompt and its answer need a token each",
+            f"give at least 2, at most {model_max_len}",
+        )
     if max_model_len > model_max_len:
         raise BadInput(
             f"--max-model-len is {max_model_len}; the model was trained for {model_max_len} tokens",
@@ -185,6 +192,7 @@ def flags_of(options: BudgetOptions, model_max_len: int, defaults: Limits) -> Fl
             batched = max(batched, max_model_len)
     flags = Flags(
         max_model_len=max_model_len,
+        shrink_max_model_len=given == AUTO,
         max_num_batched_tokens=batched,
         max_num_seqs=min(defaults.num_seqs, batched) if seqs is None else seqs,
         long_prefill_token_threshold=options["long_prefill_token_threshold"],

@@ -13,7 +13,7 @@ from headrace.cli.calibrate import calibrate
 from headrace.cli.serve import serve
 from headrace.cli.simulate import simulate
 from headrace.cli.tune import tune
-from headrace.core.errors import BadInput, HeadraceError
+from headrace.core.errors import BadInput, HeadraceError, ModelOutOfReach, ModelUnusable
 
 INTERRUPTED = 130
 
@@ -28,9 +28,13 @@ class Headrace(click.Group):
             click.echo(f"headrace: {error}", err=True)
             if error.hint:
                 click.echo(f"  try: {error.hint}", err=True)
-            ctx.exit(2 if isinstance(error, BadInput) else 1)
+            ctx.exit(2 if _is_the_callers(error) else 1)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+
+
+def _is_the_callers(error: HeadraceError) -> bool:
+    return isinstance(error, BadInput | ModelUnusable) and not isinstance(error, ModelOutOfReach)
 
 
 @click.group(cls=Headrace, context_settings={"help_option_names": ["-h", "--help"]})

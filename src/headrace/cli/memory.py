@@ -12,6 +12,17 @@ def available_bytes() -> int:
     return min(limit for limit in (_machine_bytes(), _container_bytes()) if limit is not None)
 
 
+def total_bytes() -> int:
+    """All that there is, in use or not."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        container = None if limit == "max" else int(limit)
+    except (OSError, ValueError):
+        container = None
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return machine if container is None else min(machine, container)
+
+
 def _machine_bytes() -> int:
     try:
         lines = _MEMINFO.read_text().splitlines()

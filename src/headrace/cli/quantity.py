@@ -1,5 +1,6 @@
 """Numbers as people type them on a command line: `2G`, `8k`, `1.5M`; durations: `6m`, `90s`, `1h30m`."""
 
+import math
 import re
 from typing import Any
 
@@ -35,6 +36,39 @@ class Quantity(click.ParamType[int]):
 
 
 QUANTITY = Quantity()
+
+
+AUTO = "auto"
+
+
+class Length(click.ParamType[int | str]):
+    """A number of tokens; or `auto` (vLLM also says -1): the most that fits."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        return AUTO if str(value).lower() in {AUTO, "-1"} else QUANTITY.convert(value, param, ctx)
+
+
+LENGTH = Length()
+
+
+class Seconds(click.ParamType[float]):
+    """A finite number of seconds, 0 or more."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except (TypeError, ValueError):
+            seconds = math.nan
+        if not (math.isfinite(seconds) and seconds >= 0):
+            self.fail(f"{value!r} is not a number of seconds, 0 or more", param, ctx)
+        return seconds
+
+
+SECONDS = Seconds()
 
 
 class Duration(click.ParamType[float]):

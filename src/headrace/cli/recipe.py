@@ -6,7 +6,7 @@ request of full length fits into them.
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.capacity.kv import (
     KvBudget,
@@ -48,6 +48,9 @@ class Flags:
     num_gpu_blocks_override: int | None
     slo: str = ""
     vllm_version: str = VLLM_VERSION
+    shrink_max_model_len: bool = False
+    """Whether less than `max_model_len` will do where it does not fit (`auto`)."""
+    warmup: bool = True
     kv_cache_dtype: str = KvCacheDtype.AUTO.value
 
     def settings(self, num_gpu_blocks: int, block_size: int) -> Settings:
@@ -81,9 +84,13 @@ class EngineRecipe:
         # The first request with a grammar would wait a second for it, and everybody else with it.
         threading.Thread(target=model.grammars.prepare, name="vocabulary", daemon=True).start()
         kv = _kv_budget(self.flags, model)
-        settings = self.flags.settings(kv.num_blocks, model.block_size)
+        flags = self.flags
+        if flags.shrink_max_model_len:
+            flags = replace(flags, max_model_len=min(flags.max_model_len, kv.usable_tokens))
+        settings = flags.settings(kv.num_blocks, model.block_size)
         executor = PagedExecutor(model, kv.num_blocks)
-        warm_up(executor, settings)
+        if flags.warmup:
+            warm_up(executor, settings)
         kept_as = KvCacheDtype.F32 if model.kv_cache_dtype is KvCacheDtype.AUTO else model.kv_cache_dtype
         budget = Budget(model.weights_bytes, kv.total_bytes, kept_as.value)
         return Built(Engine(settings), executor, budget)
@@ -114,12 +121,12 @@ def _kv_budget(flags: Flags, model: PagedModel) -> KvBudget:
     if given is None:
         given = default_kv_cache_memory_bytes(available_bytes())
     kv = budget_for_bytes(given, model.kv_bytes_per_block, model.block_size)
-    if kv.usable_tokens < flags.max_model_len:
+    if kv.usable_tokens < flags.max_model_len and not flags.shrink_max_model_len:
         blocks = blocks_for_tokens(flags.max_model_len, model.block_size) + 1  # one is the null block
         needed = blocks * model.kv_bytes_per_block
         raise BadInput(
             f"one request of {flags.max_model_len} tokens needs {needed:,} bytes of KV cache; there are "
             f"{given:,}, enough for {kv.usable_tokens} tokens",
-            f"--kv-cache-memory-bytes {-(-needed >> 20)}M, or --max-model-len {kv.usable_tokens}",
+            f"--kv-cache-memory-bytes {-(-needed >> 20)}M, or --max-model-len {kv.usable_tokens} (or auto)",
         )
     return kv

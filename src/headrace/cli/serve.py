@@ -1,33 +1,35 @@
 """`headrace serve MODEL`: an OpenAI-compatible server, from one file."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Unpack
 
 import click
 
+from headrace.capacity.kv import default_kv_cache_memory_bytes, kv_bytes_of_share, max_concurrency
 from headrace.cli.budgets import STEP_BUDGETS, BudgetOptions, Limits, Said, budget_options, flags_of
+from headrace.cli.config_file import read_config
+from headrace.cli.memory import available_bytes, total_bytes
+from headrace.cli.quantity import SECONDS
 from headrace.cli.recipe import EngineRecipe, Flags
 from headrace.cli.sections import SectionedCommand
+from headrace.cli.server_options import server_options
 from headrace.cli.stopping import terminated_like_interrupted
+from headrace.cli.vllm_flags import as_vllm_reads, has_model
+from headrace.core.errors import BadInput
 from headrace.core.settings import SchedulingPolicy
 from headrace.executor.graph import KvCacheDtype
 from headrace.executor.models import locate
 from headrace.executor.tokenizer import OpenVinoTokenizer
+from headrace.net.admission import Bounds
+from headrace.net.listening import Listener, Tls, bind_uds
 from headrace.net.server import Service, Serving, bind
 from headrace.net.server import serve as serve_until_stopped
 
 DEFAULTS = Limits(batched_tokens=2048, num_seqs=128)
 MIB = 1 << 20
-
-VLLM_ONLY = {
-    "--gpu-memory-utilization": "the KV cache gets its memory from --kv-cache-memory-bytes",
-    "--swap-space": "a preempted request is computed again, not swapped out",
-    "--tensor-parallel-size": "one process computes, on one CPU",
-    "--dtype": "weights are kept as the model's file has them",
-    "--quantization": "weights are kept as the model's file has them",
-    "--model": "give the model without a flag: headrace serve MODEL",
-}
-"""Flags that people bring from vLLM, and what takes their place."""
+API_KEY_VARIABLES = ("HEADRACE_API_KEY", "VLLM_API_KEY")
 
 
 class Options(BudgetOptions):
@@ -35,42 +37,74 @@ class Options(BudgetOptions):
 
     host: str
     port: int
+    uds: str | None
     served_model_name: tuple[str, ...]
+    api_key: tuple[str, ...]
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    ssl_ca_certs: str | None
+    ssl_cert_reqs: int
     shutdown_timeout: float
+    warmup: bool
+    max_num_queued_reqs: int | None
+    max_num_queued_tokens: int | None
+    queue_timeout: float | None
+    request_timeout: float | None
+    gpu_memory_utilization: float | None
     kv_cache_dtype: str
 
 
 class _ServeCommand(SectionedCommand):
-    """Knows the flags of vLLM that have no counterpart here."""
+    """Reads flags as vLLM does, from a configuration too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if instead := VLLM_ONLY.get(error.option_name):
-                raise click.UsageError(f"vLLM's {error.option_name} is not here: {instead}", ctx) from error
-            raise
+        options = {
+            name: not (each.is_flag or each.count or name in ctx.help_option_names)
+            for each in self.get_params(ctx)
+            if isinstance(each, click.Option)
+            for name in (*each.opts, *each.secondary_opts)
+        }
+        return super().parse_args(ctx, _with_config(as_vllm_reads(args, options, ctx), options))
+
+
+def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
+    """What `--config FILE` says comes first, so that the command line has the last word."""
+    given = {arg.partition("=")[0] for arg in args}
+    if "--config" not in given:
+        return args
+    place = next(place for place, arg in enumerate(args) if arg.partition("=")[0] == "--config")
+    _, equals, path = args[place].partition("=")
+    if not equals:
+        path = args[place + 1] if place + 1 < len(args) else ""
+    model, said = read_config(Path(path), options, given)
+    return [*said, *args, *([model] if model and not has_model(args, options) else [])]
 
 
 @click.command(
     cls=_ServeCommand,
-    no_args_is_help=True,
     short_help="An OpenAI-compatible server, from one file.",
     sections={
-        "Server": ("host", "port", "served_model_name", "shutdown_timeout"),
+        "Server": (
+            *("host", "port", "uds", "served_model_name", "api_key", "config"),
+            *("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "shutdown_timeout", "warmup"),
+        ),
+        "Budgets of the queue": (
+            *("max_num_queued_reqs", "max_num_queued_tokens", "queue_timeout", "request_timeout"),
+        ),
         "Budgets of a step": STEP_BUDGETS,
         "Budget of memory": (
-            *("max_model_len", "kv_cache_memory_bytes", "kv_cache_dtype", "enable_prefix_caching"),
+            *("max_model_len", "kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype"),
+            *("enable_prefix_caching",),
             *("scheduler_reserve_full_isl", "watermark", "block_size", "num_gpu_blocks_override"),
         ),
     },
 )
-@click.argument("model")
+@click.argument("model", default="smollm2")
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. Unlike vLLM's, for this machine only: there is no password. 0.0.0.0: for all",
+    help="Address to listen on. Unlike vLLM's, for this machine only; 0.0.0.0: for all, then with --api-key.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes any free one."
@@ -83,13 +117,14 @@ class _ServeCommand(SectionedCommand):
 )
 @click.option(
     "--shutdown-timeout",
-    type=click.FloatRange(0),
+    type=SECONDS,
     default=8.0,
     show_default=True,
     metavar="SECONDS",
     help="After SIGTERM or Ctrl-C, how long answers under way may take to end. vLLM's default, 0, cuts them; "
     "this one lets most end within the 10 s that `docker stop` grants. A second signal ends at once.",
 )
+@server_options
 @budget_options(
     Said(
         batched_tokens=str(DEFAULTS.batched_tokens),
@@ -104,6 +139,12 @@ class _ServeCommand(SectionedCommand):
     default=KvCacheDtype.AUTO.value,
     show_default=True,
     help="How they are kept: auto is f32; u8 takes a third of the memory and is slightly less exact.",
+)
+@click.option(
+    "--gpu-memory-utilization",
+    type=float,
+    metavar="SHARE",
+    help="Share of all memory that weights and KV cache may take, instead of --kv-cache-memory-bytes.",
 )
 def serve(model: str, **options: Unpack[Options]) -> None:
     """Serve MODEL behind an OpenAI-compatible API, with vLLM's scheduling.
@@ -120,30 +161,83 @@ def serve(model: str, **options: Unpack[Options]) -> None:
       curl -N localhost:8000/v1/chat/completions -d \\
         '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'
     """
-    with bind(options["host"], options["port"]) as listener:
+    tls = _tls(options)
+    with _bind(options) as listener:
         with terminated_like_interrupted():  # it may be converting: that takes a process and a folder
             files = locate(model)
-        flags = decide(options, files.max_model_len)
+        flags = decide(options, files.max_model_len, files.weights_bytes)
         names = options["served_model_name"] or (files.name,)
         service = Service(
             model_names=names,
             recipe=EngineRecipe(files, flags),
             load_tokenizer=lambda: OpenVinoTokenizer(files),
             shutdown_timeout_s=options["shutdown_timeout"],
+            bounds=Bounds(
+                max_num_queued_reqs=options["max_num_queued_reqs"],
+                max_num_queued_tokens=options["max_num_queued_tokens"],
+                queue_timeout_s=options["queue_timeout"],
+                request_timeout_s=options["request_timeout"],
+            ),
+            tls=tls,
+            api_keys=_api_keys(options),
         )
-        serve_until_stopped(service, listener, lambda serving: click.echo(announcement(names[0], serving)))
+        try:
+            serve_until_stopped(
+                service, listener, lambda serving: click.echo(announcement(names[0], serving))
+            )
+        finally:
+            if options["uds"]:
+                Path(options["uds"]).unlink(missing_ok=True)
 
 
-def decide(options: Options, model_max_len: int) -> Flags:
-    """Fill in vLLM's defaults. Raises `BadInput` for budgets that contradict each other."""
-    return replace(flags_of(options, model_max_len, DEFAULTS), kv_cache_dtype=options["kv_cache_dtype"])
+def _bind(options: Options) -> Listener:
+    return bind_uds(options["uds"]) if options["uds"] else bind(options["host"], options["port"])
+
+
+def _tls(options: Options) -> Tls | None:
+    certificate = options["ssl_certfile"]
+    if certificate is None:
+        if options["ssl_keyfile"] or options["ssl_ca_certs"]:
+            raise BadInput(
+                "there is no --ssl-certfile, so nothing would be encrypted", "give --ssl-certfile too"
+            )
+        return None
+    tls = Tls(certificate, options["ssl_keyfile"], options["ssl_ca_certs"], options["ssl_cert_reqs"])
+    tls.check()
+    return tls
+
+
+def _api_keys(options: Options) -> tuple[str, ...]:
+    """As in vLLM, the command line's, else the environment's."""
+    given = options["api_key"] or tuple(os.environ.get(name, "") for name in API_KEY_VARIABLES)
+    return tuple(key for key in given if key)
+
+
+def decide(options: Options, model_max_len: int, weights_bytes: int = 0) -> Flags:
+    """Fill in vLLM's defaults. Raises `BadInput` for budgets that contradict each other.
+
+    The memory is decided here and not in the engine's process: one that is started again must get
+    the same, whatever is free by then.
+    """
+    flags = flags_of(options, model_max_len, DEFAULTS)
+    memory = flags.kv_cache_memory_bytes
+    if memory is None and (share := options["gpu_memory_utilization"]) is not None:
+        memory = kv_bytes_of_share(share, total_bytes(), available_bytes(), weights_bytes)
+    if memory is None:
+        memory = default_kv_cache_memory_bytes(available_bytes() - weights_bytes)
+    return replace(
+        flags,
+        kv_cache_dtype=options["kv_cache_dtype"],
+        kv_cache_memory_bytes=max(memory, 0),
+        warmup=options["warmup"],
+    )
 
 
 def announcement(name: str, serving: Serving) -> str:
     """The budgets, for a person; then the line that programs wait for."""
     settings, budget = serving.settings, serving.budget
     blocks, length = settings.usable_blocks, settings.max_model_len
-    at_once = blocks / -(-length // settings.block_size)
+    at_once = max_concurrency(settings.num_gpu_blocks, settings.block_size, length)
     cap, policy = settings.long_prefill_token_threshold, settings.scheduling_policy
     rows = (
         ("weights", f"{budget.weights_bytes / MIB:,.0f} MiB", ""),

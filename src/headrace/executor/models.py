@@ -14,6 +14,7 @@ import json
 import re
 import subprocess
 import sys
+import zlib
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -129,11 +130,13 @@ def _convert(gguf: Path, temporary: Path, files: ModelFiles) -> Path:
             "`optimum-cli export openvino` and give that folder",
         )
     sizes = {name: (folder / name).stat().st_size for name in _IR_FILES}
+    checksums = {name: _crc32(folder / name) for name in _IR_FILES}
     description = {
         "name": files.name,
         "architecture": files.architecture,
         "max_model_len": files.max_model_len,
         "sizes_bytes": sizes,
+        "crc32": checksums,
     }
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
     return folder
@@ -144,7 +147,7 @@ def _read_converted(folder: Path) -> ModelFiles | None:
     try:
         description = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
         whole = all((folder / name).stat().st_size == description["sizes_bytes"][name] for name in _IR_FILES)
-        if not whole:
+        if not whole or any(_crc32(folder / name) != description["crc32"][name] for name in _IR_FILES):
             return None
         return ModelFiles(
             str(description["name"]),
@@ -154,6 +157,15 @@ def _read_converted(folder: Path) -> ModelFiles | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _crc32(path: Path) -> int:
+    """Against damage, not malice: the cache is the user's own. Reads as fast as the page cache gives."""
+    checksum = 0
+    with path.open("rb") as file:
+        while part := file.read(1 << 22):
+            checksum = zlib.crc32(part, checksum)
+    return checksum
 
 
 def _from_folder(folder: Path) -> ModelFiles:

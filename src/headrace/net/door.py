@@ -108,7 +108,7 @@ class Patient(H11Protocol):
         super().__init__(*args, **kwargs)
         self._overdue: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._watch()
 

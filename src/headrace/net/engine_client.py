@@ -98,6 +98,7 @@ class EngineClient:
         self._start_took_s = start_took_s
         self._streams: dict[str, Stream] = {}
         self._supervisor = asyncio.create_task(self._supervise(link))
+        self._supervisor.add_done_callback(self._give_up)
 
     @classmethod
     async def start(cls, recipe: Recipe, model_name: str, bounds: Bounds) -> "EngineClient":
@@ -144,27 +145,27 @@ class EngineClient:
             await self._link.end(within_s)
 
     async def _supervise(self, link: EngineLink) -> None:
-        """Follow one process after the other, until they die too quickly."""
+        """Follow one process after the other. Raises `EngineDied` when they die too quickly."""
         restarts = Restarts()
-        error: Exception
-        try:
-            while True:
-                ready_at = time.monotonic()
-                error = await self._follow(link)
-                died_at = time.monotonic()
-                self._link = None
-                wait_s = restarts.after_death(died_at - ready_at)
-                self._lose(error, self._come_back(error, wait_s or 0.0))
-                await link.end(0.0)
-                link = await self._start_again(restarts, wait_s, error)
-                self._link, self.died = link, None
-                _log.warning("headrace: the engine runs again, after %.1f s", time.monotonic() - died_at)
-        except EngineDied as last:
-            error = last
-        except Exception as bug:  # noqa: BLE001 - nobody else would tell those who wait
-            _log.exception("headrace: the engine cannot be followed any more")
-            error = bug
+        while True:
+            ready_at = time.monotonic()
+            error = await self._follow(link)
+            died_at = time.monotonic()
+            self._link = None
+            wait_s = restarts.after_death(died_at - ready_at)
+            self._lose(error, self._come_back(error, wait_s or 0.0))
+            await link.end(0.0)
+            link = await self._start_again(restarts, wait_s, error)
+            self._link, self.died = link, None
+            _log.warning("headrace: the engine runs again, after %.1f s", time.monotonic() - died_at)
+
+    def _give_up(self, supervisor: asyncio.Task[None]) -> None:
+        """Whatever ended the supervisor, its own bugs included, must reach those who wait."""
+        if supervisor.cancelled():
+            return  # the server stops
+        error = supervisor.exception()
         gone = EngineDied(f"the engine is given up: {error}", "see the lines above for what it died of")
+        _log.error("headrace: %s", gone, exc_info=None if isinstance(error, EngineDied) else error)
         self._lose(gone, gone)
         self.given_up.set_result(gone)
 

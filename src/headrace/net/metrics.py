@@ -22,6 +22,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from headrace.capacity.kv import max_concurrency
 from headrace.core.bill import Cause
 from headrace.core.output import EngineStats, FirstToken, Output
 from headrace.core.request import Request
@@ -381,7 +382,7 @@ def one_two_five(largest: int) -> tuple[float, ...]:
 
 
 def _cache_config_info(registry: CollectorRegistry, settings: Settings, budget: Budget) -> None:
-    concurrency = settings.num_gpu_blocks / -(-settings.max_model_len // settings.block_size)
+    concurrency = max_concurrency(settings.num_gpu_blocks, settings.block_size, settings.max_model_len)
     labels = {
         "engine": ENGINE,
         "block_size": settings.block_size,

@@ -31,6 +31,7 @@ from headrace.net.engine_link import LEAVE_WITHIN_S
 from headrace.net.engine_process import Recipe
 from headrace.net.front_end import FrontEnd
 from headrace.net.gate import RETRY_AFTER_S, Gate
+from headrace.net.listening import Tls
 from headrace.net.messages import Budget
 
 BACKLOG = 2048
@@ -49,6 +50,7 @@ class Service:
     load_tokenizer: Callable[[], Tokenizer]
     shutdown_timeout_s: float
     bounds: Bounds = field(default_factory=Bounds)
+    tls: Tls | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     """Any of them opens the door. Without any, no key is asked for."""
 
@@ -124,7 +126,7 @@ class Server:
         front_end = FrontEnd(self._engine, tokenizer, self._service.model_names)
         try:
             app = Door(make_app(front_end, self._gate), self._service.api_keys)
-            self._http = http = _Http(app, lambda: announce(self._serving()))
+            self._http = http = _Http(app, self._service.tls, lambda: announce(self._serving()))
             self._engine.given_up.add_done_callback(lambda _: setattr(http, "should_exit", True))
             self._listen()
             await http.serve([self._listener])
@@ -158,7 +160,7 @@ class Server:
     def _serving(self) -> Serving:
         assert self._engine is not None, "the engine is ready before the port is open"
         return Serving(
-            url=_url(self._listener),
+            url=_url(self._listener, "https" if self._service.tls else "http"),
             settings=self._engine.settings,
             budget=self._engine.budget,
             engine_pid=self._engine.pid,
@@ -178,7 +180,7 @@ class Server:
 class _Http(uvicorn.Server):
     """uvicorn, but the signals are ours, and it says when it listens."""
 
-    def __init__(self, app: Door, on_started: Callable[[], None]) -> None:
+    def __init__(self, app: Door, tls: Tls | None, on_started: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -189,6 +191,10 @@ class _Http(uvicorn.Server):
                 ws="none",
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
+                ssl_certfile=tls.certfile if tls else None,
+                ssl_keyfile=tls.keyfile if tls else None,
+                ssl_ca_certs=tls.ca_certs if tls else None,
+                ssl_cert_reqs=tls.cert_reqs if tls else 0,
                 timeout_graceful_shutdown=LAST_BYTES_WITHIN_S,
             )
         )
@@ -227,9 +233,11 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, scheme: str) -> str:
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _cannot_listen(host: str, port: int, error: Exception) -> BadInput:

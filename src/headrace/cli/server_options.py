@@ -1,0 +1,77 @@
+"""Options of `headrace serve` that concern neither a step nor the memory."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli.quantity import QUANTITY, SECONDS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FILE = click.Path(dir_okay=False)
+
+_OPTIONS = (
+    click.option("--uds", type=_FILE, metavar="PATH", help="Listen on a Unix socket instead."),
+    click.option(
+        "--api-key",
+        multiple=True,
+        metavar="KEY",
+        help="Whoever names one of these is served; may be given several times.  "
+        "[default: HEADRACE_API_KEY or VLLM_API_KEY; else no key is asked for]",
+    ),
+    click.option(
+        "--config",
+        type=_FILE,
+        expose_value=False,
+        metavar="FILE",
+        help="YAML with flags as keys, as vLLM's. The command line has the last word.",
+    ),
+    click.option("--ssl-certfile", type=_FILE, metavar="FILE", help="Certificate (PEM): serve HTTPS."),
+    click.option("--ssl-keyfile", type=_FILE, metavar="FILE", help="Its key, if in a file of its own."),
+    click.option("--ssl-ca-certs", type=_FILE, metavar="FILE", help="Who may sign clients' certificates."),
+    click.option(
+        "--ssl-cert-reqs",
+        type=click.IntRange(0, 2),
+        default=0,
+        show_default=True,
+        help="Whether clients show a certificate: 0 no, 1 may, 2 must.",
+    ),
+    click.option(
+        "--warmup/--no-warmup",
+        default=True,
+        help="Run a request before the first one comes, which would pay for it.  [default: on]",
+    ),
+    click.option(
+        "--max-num-queued-reqs",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Requests, running ones included, beyond which 503 is answered, with a Retry-After.  "
+        "[default: no bound]",
+    ),
+    click.option(
+        "--max-num-queued-tokens",
+        type=QUANTITY,
+        metavar="TOKENS",
+        help="The same for the prompt tokens of requests that have no token yet.  [default: no bound]",
+    ),
+    click.option(
+        "--queue-timeout",
+        type=SECONDS,
+        metavar="SECONDS",
+        help="Longest wait for the first step; then 503. Not in vLLM.  [default: no bound]",
+    ),
+    click.option(
+        "--request-timeout",
+        type=SECONDS,
+        metavar="SECONDS",
+        help="Longest time from arrival to last token; then 504, or an error in the stream. Not in vLLM.  "
+        "[default: no bound]",
+    ),
+)
+
+
+def server_options(command: Command) -> Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command

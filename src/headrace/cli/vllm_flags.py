@@ -1,0 +1,138 @@
+"""Flags of vLLM that have no counterpart here, and what takes their place.
+
+    serve ARGS --as_vllm_reads--> ARGS that click reads: dashes, whole names, one value a flag
+
+Where each old flag went: facts checked in vLLM 0.32's own parser.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+import click
+
+_ONE_CPU = "one process computes, on one CPU"
+_AS_IN_THE_FILE = "weights are kept as the model's file has them"
+_RECOMPUTE = (
+    "a preempted request is computed again, not swapped out: more --kv-cache-memory-bytes preempts less"
+)
+_ONE_STEP = "leave it out: steps are planned one at a time"
+
+NOT_HERE = {
+    "--dtype": _AS_IN_THE_FILE,
+    "--quantization": _AS_IN_THE_FILE,
+    "--tensor-parallel-size": _ONE_CPU,
+    "--pipeline-parallel-size": _ONE_CPU,
+    "--data-parallel-size": _ONE_CPU,
+    "--distributed-executor-backend": _ONE_CPU,
+    "--enforce-eager": "there are no graphs to capture: leave it out",
+    "--model": "give the model without a flag: headrace serve MODEL",
+    "--cpu-offload-gb": "everything is in the machine's own memory: leave it out",
+    "--kv-offloading-size": "the KV cache is in the machine's own memory: --kv-cache-memory-bytes",
+    "--enable-auto-tool-choice": "tools need no flag: leave it out",
+    "--tool-call-parser": "tools need no flag: leave it out",
+    "--api-server-count": "one process speaks HTTP: leave it out",
+    "--enable-log-requests": "requests are not logged, so prompts cannot leak; /metrics counts them",
+    "--disable-uvicorn-access-log": "there is no access log: leave it out",
+}
+"""In vLLM 0.32, not here."""
+
+NOWHERE = {
+    "--priority-scheduler": "--scheduling-policy priority",
+    "--swap-space": _RECOMPUTE,
+    "--preemption-mode": _RECOMPUTE,
+    "--worker-use-ray": _ONE_CPU,
+    "--engine-use-ray": _ONE_CPU,
+    "--num-scheduler-steps": _ONE_STEP,
+    "--multi-step-stream-outputs": _ONE_STEP,
+    "--use-v2-block-manager": "leave it out: KV blocks are always paged and shared",
+    "--num-lookahead-slots": "leave it out: there is no speculation",
+    "--scheduler-delay-factor": "--long-prefill-token-threshold, to keep long prompts from delaying others",
+    "--disable-async-output-proc": "leave it out",
+    "--max-num-on-the-fly-requests": "--max-num-seqs for what runs, --max-num-queued-reqs for what waits too",
+    "--max-waiting-queue-length": "--max-num-queued-reqs, which counts running requests too",
+    "--max-num-partial-prefills": "--long-prefill-token-threshold",
+    "--max-long-partial-prefills": "--long-prefill-token-threshold",
+    "--disable-log-requests": "leave it out: requests are not logged",
+    "--max-context-len-to-capture": "leave it out: there are no graphs to capture",
+    "--max-seq-len-to-capture": "leave it out: there are no graphs to capture",
+    "--cuda-graph-sizes": "leave it out: there are no graphs to capture",
+    "--guided-decoding-backend": "leave it out: one backend does all formats",
+    "--task": "leave it out: models generate",
+    "--device": "leave it out: the CPU computes",
+    "--speculative-model": "leave it out: there is no speculation",
+    "--num-speculative-tokens": "leave it out: there is no speculation",
+    "--max-paddings": "leave it out: nothing is padded",
+    "--tokenizer-pool-size": "leave it out: long prompts are tokenized in threads",
+    "--disable-frontend-multiprocessing": "leave it out: the engine has a process of its own",
+    "--rope-scaling": "leave it out: the model's file says it",
+    "--quantization-param-path": _AS_IN_THE_FILE,
+    "--calculate-kv-scales": "--kv-cache-dtype u8, which finds its scales itself",
+    "--enable-reasoning": "leave it out",
+}
+"""In old articles, no longer (or never) in vLLM."""
+
+SEVERAL = frozenset({"--served-model-name", "--api-key"})
+"""vLLM's take several values after one flag."""
+
+
+def refuse_unknown(name: str, ctx: click.Context) -> None:
+    """Raises `click.UsageError` with what to do instead, if `name` is a known stranger."""
+    if instead := NOT_HERE.get(name):
+        raise click.UsageError(f"vLLM's {name} is not here: {instead}", ctx)
+    if instead := NOWHERE.get(name):
+        raise click.UsageError(f"{name} is no flag of vLLM 0.32, and not here: {instead}", ctx)
+
+
+def as_vllm_reads(args: Sequence[str], options: Mapping[str, bool], ctx: click.Context) -> list[str]:
+    """Underscores become dashes, unique prefixes whole names, several values several flags.
+
+    `options` says of each known flag whether it takes a value. Raises `click.UsageError` for a
+    flag that is none, or that could be two.
+    """
+    read: list[str] = []
+    waiting = list(args)
+    while waiting:
+        arg = waiting.pop(0)
+        if arg == "--":
+            return [*read, arg, *waiting]
+        if not arg.startswith("--"):
+            read.append(arg)
+            continue
+        written, equals, value = arg.partition("=")
+        name = _whole_name(written, options, ctx)
+        read.append(f"{name}{equals}{value}")
+        if equals or not options[name] or not waiting:
+            continue
+        read.append(waiting.pop(0))
+        # With MODEL before it, what follows can only be more of the same.
+        while name in SEVERAL and has_model(read, options) and waiting and not waiting[0].startswith("-"):
+            read += (name, waiting.pop(0))
+    return read
+
+
+def has_model(args: Sequence[str], options: Mapping[str, bool]) -> bool:
+    """Whether an argument stands among whole flags."""
+    is_value = False
+    for arg in args:
+        if not is_value and not arg.startswith("-"):
+            return True
+        is_value = not is_value and options.get(arg, False)
+    return False
+
+
+def _whole_name(written: str, options: Iterable[str], ctx: click.Context) -> str:
+    name = written.replace("_", "-")
+    known = set(options)
+    if name in known:
+        return name
+    refuse_unknown(name, ctx)
+    meant = sorted(each for each in known if each.startswith(name))
+    if len(meant) > 1:
+        raise click.UsageError(f"{written} could be {', '.join(meant)}", ctx)
+    if not meant:
+        raise click.NoSuchOption(written, possibilities=_close(name, known), ctx=ctx)
+    return meant[0]
+
+
+def _close(name: str, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name, known)
