@@ -112,6 +112,6 @@ def _winner(weights: Floats, number: float) -> int:
 def _speeds() -> Floats:
     """One over times from the exponential distribution of mean 1."""
     times = np.random.Generator(np.random.Philox(key=0)).standard_exponential(_TABLE, dtype=np.float32)
-    speeds = 1.0 / np.maximum(times, np.float32(2.0**-64))
+    speeds: Floats = np.reciprocal(np.maximum(times, np.float32(2.0**-64)))
     speeds.flags.writeable = False
     return speeds
