@@ -5,13 +5,13 @@
 #   make check    the fast gate: format, lint, types, imports, quick tests
 #   make test     the whole gate
 #   make explore  the property tests on examples never drawn before: after a change, or overnight
-#   make bench    the engine against its peer, in one run
+#   make bench    the engine against its peers, in one run: those of `make llama` and `make vllm` where they are
 
 PYTHON ?= python3
 UV     := $(or $(shell command -v uv 2>/dev/null),.uv/bin/uv)
 BIN    := .venv/bin
 
-.PHONY: setup tune serve check test explore bench vllm lock clean
+.PHONY: setup tune serve check test explore bench vllm llama lock clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/.ready-dev
@@ -47,6 +47,10 @@ bench: .venv/.ready-dev
 # vLLM's environment for the benchmarks that compare with it; several GB of disk, some minutes.
 vllm: .venv/.ready
 	tools/vllm_environment.sh .vllm
+
+# llama.cpp's server for the same benchmark, in an environment of its own.
+llama: .venv/.ready
+	tools/llama_environment.sh .llama
 
 # Pins carry no address: whose index serves them is the user's own choice.
 lock: $(UV)
