@@ -1,6 +1,8 @@
 """A real server on the loopback, in a thread, with the scripted model behind it."""
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -58,6 +60,13 @@ class RunningServer:
         """Of the process that runs now; None while there is none."""
         assert self._server is not None, "the server has not started"
         return self._server._engine.pid if self._server._engine else None
+
+    def kill_engine(self) -> int:
+        """The number that its process had."""
+        pid = self.engine_pid
+        assert pid is not None, "it has an engine"
+        os.kill(pid, signal.SIGKILL)
+        return pid
 
     @property
     def alive(self) -> bool:

@@ -3,9 +3,7 @@
 import dataclasses
 import json
 import logging
-import os
 import re
-import signal
 import socket
 import statistics
 import threading
@@ -42,13 +40,6 @@ def settings_with(**changes: int) -> Settings:
     return dataclasses.replace(SETTINGS, **changes)
 
 
-def kill_engine(server: RunningServer) -> int:
-    pid = server.engine_pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    return pid
-
-
 def counters(server: RunningServer) -> dict[object, float]:
     series = parse(get(server.port, "/metrics").body.decode())
     return {
@@ -67,7 +58,7 @@ def test_an_engine_that_is_killed_comes_back_whole_and_metrics_go_on() -> None:
         with posted(server.port, CHAT, LONG) as stream, posted(server.port, CHAT, SHORT | LONG) as other:
             read_past_first_event(stream)
             read_past_first_event(other)
-            killed = kill_engine(server)
+            killed = server.kill_engine()
             for rest in (read_rest(stream), read_rest(other)):
                 assert b'"error":{"message":"the engine\'s process has ended (killed by SIGKILL)' in rest
                 assert b"[DONE]" not in rest
@@ -88,9 +79,21 @@ def test_an_engine_that_is_killed_comes_back_whole_and_metrics_go_on() -> None:
 
 
 @pytest.mark.slow
+def test_a_request_that_was_running_when_the_engine_died_is_told_when_to_come_back() -> None:
+    """It got a 503 without a Retry-After; only those who came later were told."""
+    with running(service(SLOW)) as server, posted(server.port, CHAT, {**LONG, "stream": False}) as waiting:
+        wait_until(lambda: gauge(server, "vllm:num_requests_running") == 1, "it runs")
+        server.kill_engine()
+        answer = read_answer(waiting)
+    assert answer.status == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    assert "killed by SIGKILL); it is being started again; come back in" in answer.error
+
+
+@pytest.mark.slow
 def test_an_engine_killed_while_idle_is_back_before_anybody_asks() -> None:
     with running(service()) as server:
-        killed = kill_engine(server)
+        killed = server.kill_engine()
         wait_until(lambda: server.engine_pid not in {killed, None}, "a new engine")
         wait_until(lambda: get(server.port, "/health").status == 200, "it is ready")
         assert post(server.port, CHAT, SHORT).status == 200
@@ -103,7 +106,7 @@ def test_an_engine_that_cannot_start_again_ends_the_server_with_the_reason(
     monkeypatch.setattr(restarts, "FIRST_WAIT_S", 0.01)
     server = RunningServer(service(OnceRecipe(tmp_path / "started")))
     server.start()
-    kill_engine(server)
+    server.kill_engine()
     server.join(60)
     assert isinstance(server.error, EngineDied)
     assert "5 times in a row" in str(server.error)
@@ -138,7 +141,7 @@ def test_a_request_that_kills_every_engine_ends_the_server_after_five(
 def test_a_server_can_be_stopped_while_its_engine_is_away(tmp_path: Path) -> None:
     server = RunningServer(service(OnceRecipe(tmp_path / "started")))
     server.start()
-    kill_engine(server)
+    server.kill_engine()
     wait_until(lambda: server.engine_pid is None, "it is noticed")
     server.stop()
     server.join(10)

@@ -140,7 +140,7 @@ class EngineClient:
         self._supervisor.cancel()
         await asyncio.wait((self._supervisor,))
         stopped = EngineDied("the server has stopped")
-        self._lose(stopped, stopped)
+        self._lose(stopped)
         if self._link is not None:
             await self._link.end(within_s)
 
@@ -153,7 +153,7 @@ class EngineClient:
             died_at = time.monotonic()
             self._link = None
             wait_s = restarts.after_death(died_at - ready_at)
-            self._lose(error, self._come_back(error, wait_s or 0.0))
+            self._lose(self._come_back(error, wait_s or 0.0))
             await link.end(0.0)
             link = await self._start_again(restarts, wait_s, error)
             self._link, self.died = link, None
@@ -166,7 +166,7 @@ class EngineClient:
         error = supervisor.exception()
         gone = EngineDied(f"the engine is given up: {error}", "see the lines above for what it died of")
         _log.error("headrace: %s", gone, exc_info=None if isinstance(error, EngineDied) else error)
-        self._lose(gone, gone)
+        self._lose(gone)
         self.given_up.set_result(gone)
 
     async def _follow(self, link: EngineLink) -> EngineDied:
@@ -238,11 +238,11 @@ class EngineClient:
         self._ended(stream, "error")
         stream.fail(error)
 
-    def _lose(self, error: Exception, died: HeadraceError) -> None:
-        """There is no engine: whoever waits gets `error`, whoever comes gets `died`."""
+    def _lose(self, error: HeadraceError) -> None:
+        """There is no engine: whoever waits is told so, and whoever comes."""
         if self.died is None and not self._supervisor.cancelled():
             _log.error("headrace: %s; %d requests are lost", error, len(self._streams))
-        self.died = died
+        self.died = error
         for stream in tuple(self._streams.values()):
             self._fail(stream, error)
         self.metrics.on_lost()
