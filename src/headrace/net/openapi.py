@@ -17,10 +17,14 @@ _TYPES = (
 )
 _REFUSALS = {
     400: "something in the request cannot be used; `param` names it where it is one field",
+    401: "the server asks for a key, and this is none of its keys",
     404: "no model of that name is served here",
+    408: "the body did not come to its end in time",
     413: "the body is larger than any prompt that fits",
     503: "no room, no engine, or shutting down; `Retry-After` says when to come again where waiting helps",
+    504: "the answer took longer than the server allows",
 }
+_OF_BODIES = (400, 401, 404, 408, 413)
 
 
 @cache
@@ -32,18 +36,18 @@ def openapi() -> dict[str, Any]:
     tokenize = {"anyOf": [of[bodies.TokenizeBody], of[bodies.TokenizeChatBody]]}
 
     def generate(body: type, whole: type, event: type) -> dict[str, Any]:
-        answers = {"application/json": {"schema": of[whole]}, "text/event-stream": {"schema": of[event]}}
-        return {"post": _operation(of[body], answers, error, (400, 404, 413, 503))}
+        answers = {"application/json": {"schema": of[whole]}, "text/event-stream": _events(of[event])}
+        return {"post": _operation(of[body], answers, error, (*_OF_BODIES, 503, 504))}
 
     def post(body: dict[str, Any], answer: type) -> dict[str, Any]:
-        return {"post": _operation(body, _json(of[answer]), error, (400, 404, 413))}
+        return {"post": _operation(body, _json(of[answer]), error, _OF_BODIES)}
 
-    def get(answer: type) -> dict[str, Any]:
-        return {"get": _operation(None, _json(of[answer]), error, ())}
+    def get(answer: type, *refusals: int) -> dict[str, Any]:
+        return {"get": _operation(None, _json(of[answer]), error, refusals)}
 
     health = _operation(None, {}, error, (503,))
     text = _operation(None, {"text/plain": {"schema": {"type": "string"}}}, error, ())
-    anything = _operation(None, _json({"type": "object"}), error, ())
+    anything = _operation(None, _json({"type": "object"}), error, (401,))
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headrace", "version": __version__},
@@ -52,7 +56,7 @@ def openapi() -> dict[str, Any]:
                 bodies.ChatBody, shapes.ChatCompletion, shapes.ChatCompletionChunk
             ),
             "/v1/completions": generate(bodies.CompletionBody, shapes.Completion, shapes.Completion),
-            "/v1/models": get(shapes.ModelList),
+            "/v1/models": get(shapes.ModelList, 401),
             "/tokenize": post(tokenize, shapes.TokenizeAnswer),
             "/detokenize": post(of[bodies.DetokenizeBody], shapes.DetokenizeAnswer),
             "/health": {"get": health},
@@ -76,6 +80,12 @@ def _operation(
     if body is not None:
         operation["requestBody"] = {"required": True, "content": _json(body)}
     return operation
+
+
+def _events(data: dict[str, Any]) -> dict[str, Any]:
+    """Each event of a stream; its data is JSON, but for the last one's, which is [DONE]."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    return {"schema": {"type": "object", "properties": {"data": text}, "required": ["data"]}}
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
