@@ -16,6 +16,7 @@ from bench.engine.in_process import THEIRS
 from bench.engine.load import MIXED, POINTS
 from bench.engine.record import OURS, Place, Record, Shares, Visit
 from bench.engine.servers import OUR_PRECISION, Contender, processors
+from headrace.measure.neighbours import DISTURBED_CORES
 from headrace.measure.summary import percentiles
 from headrace.workload.mixed import LONG, SHORT
 
@@ -57,12 +58,23 @@ def _row(record: Record, place: Place, point: str, name: str, visits: Sequence[V
         cells[1] = f"{median(ratios):.2f} (±{spread(ratios):.0%})"
     timed = [percentiles(_ttft_ms(visits)), percentiles(_itl_ms(visits))]
     times = [f"{each.p50:.0f} {each.p95:6.0f}" if each else "" for each in timed]
-    failed = sum(visit.failed for visit in visits)
-    others = max((visit.others_cores or 0.0 for visit in visits), default=0.0)
-    noted = (f"  {failed} failed" if failed else "") + (
-        f"  others took {others:.1f} cores" if others > 0.1 else ""
-    )
+    noted = "".join(f"  {each}" for each in _notes(record, place, name, point))
     return f"{point:>7} {name:<17}{cells[0]:>15}{cells[1]:>15}{times[0]:>13}{times[1]:>13}{noted}"
+
+
+def _notes(record: Record, place: Place, name: str, point: str) -> list[str]:
+    """What a reader must know before a row is believed."""
+    visits, notes = record.of(place, name, point), list[str]()
+    if failed := sum(visit.failed for visit in visits):
+        notes.append(f"{failed} failed")
+    others_cores = max(visit.others_cores or 0.0 for visit in visits)
+    if others_cores > DISTURBED_CORES:
+        notes.append(f"others took {others_cores:.1f} cores")
+    pairs = [pair for pair in record.pairs(place, name, point) if not pair[0].failed + pair[1].failed]
+    tokens = [(ours.prompt_tokens, theirs.prompt_tokens) for ours, theirs in pairs]
+    if differ := [each for each in tokens if each[0] != each[1]]:
+        notes.append(f"counts {differ[0][1]:,} prompt tokens where we count {differ[0][0]:,}")
+    return notes
 
 
 def _print_shares(record: Record) -> None:
