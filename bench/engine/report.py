@@ -67,7 +67,7 @@ def _notes(record: Record, place: Place, name: str, point: str) -> list[str]:
     visits, notes = record.of(place, name, point), list[str]()
     if failed := sum(visit.failed for visit in visits):
         notes.append(f"{failed} failed")
-    others_cores = max(visit.others_cores or 0.0 for visit in visits)
+    others_cores = _others_cores(record, place, [name], point)
     if others_cores > DISTURBED_CORES:
         notes.append(f"others took {others_cores:.1f} cores")
     pairs = [pair for pair in record.pairs(place, name, point) if not pair[0].failed + pair[1].failed]
@@ -75,6 +75,12 @@ def _notes(record: Record, place: Place, name: str, point: str) -> list[str]:
     if differ := [each for each in tokens if each[0] != each[1]]:
         notes.append(f"counts {differ[0][1]:,} prompt tokens where we count {differ[0][0]:,}")
     return notes
+
+
+def _others_cores(record: Record, place: Place, names: Sequence[str], point: str) -> float:
+    """The most that others took during a visit: from some 0.1 on a ratio is of the neighbours too."""
+    visits = [visit for name in names for visit in record.of(place, name, point)]
+    return max(visit.others_cores or 0.0 for visit in visits)
 
 
 def _print_shares(record: Record) -> None:
@@ -104,6 +110,10 @@ def to_json(record: Record, servers: Sequence[Contender]) -> dict[str, Any]:
         "tokens_per_s_http": _rates(record, Place.HTTP, places[Place.HTTP]),
         **{f"ratio_vs_{name}": _each(found, median) for name, found in ratios.items()},
         "ratio_spread": {name: _each(found, spread) for name, found in ratios.items()},
+        "others_cores_max": {
+            name: {point: _others_cores(record, place, [OURS, name], point) for point in ratios[name]}
+            for name, place in peers.items()
+        },
         "rounds": {name: _each(found, len) for name, found in ratios.items()},
         "short_ttft_p95_ratio_mixed": {
             name: {
