@@ -53,13 +53,18 @@ def _places(servers: Sequence[Contender]) -> dict[Place, list[str]]:
 def _row(record: Record, place: Place, point: str, name: str, visits: Sequence[Visit]) -> str:
     rates = [visit.tokens_per_s for visit in visits]
     ratios = [] if name.startswith(OURS) else ratios_of(record, place, name, point)
-    cells = [f"{median(rates):.1f} (±{spread(rates):.0%})", ""]
+    cells = [f"{median(rates):.1f}{_bracketed(rates)}", ""]
     if ratios:
-        cells[1] = f"{median(ratios):.2f} (±{spread(ratios):.0%})"
+        cells[1] = f"{median(ratios):.2f}{_bracketed(ratios)}"
     timed = [percentiles(_ttft_ms(visits)), percentiles(_itl_ms(visits))]
     times = [f"{each.p50:.0f} {each.p95:6.0f}" if each else "" for each in timed]
     noted = "".join(f"  {each}" for each in _notes(record, place, name, point))
     return f"{point:>7} {name:<17}{cells[0]:>15}{cells[1]:>15}{times[0]:>13}{times[1]:>13}{noted}"
+
+
+def _bracketed(values: Sequence[float]) -> str:
+    """One round has no spread."""
+    return f" (±{spread(values):.0%})" if len(values) > 1 else ""
 
 
 def _notes(record: Record, place: Place, name: str, point: str) -> list[str]:
@@ -109,7 +114,10 @@ def to_json(record: Record, servers: Sequence[Contender]) -> dict[str, Any]:
         "tokens_per_s": _rates(record, Place.IN_PROCESS, places[Place.IN_PROCESS]),
         "tokens_per_s_http": _rates(record, Place.HTTP, places[Place.HTTP]),
         **{f"ratio_vs_{name}": _each(found, median) for name, found in ratios.items()},
-        "ratio_spread": {name: _each(found, spread) for name, found in ratios.items()},
+        "ratio_spread": {
+            name: _each({point: r for point, r in found.items() if len(r) > 1}, spread)
+            for name, found in ratios.items()
+        },
         "others_cores_max": {
             name: {point: _others_cores(record, place, [OURS, name], point) for point in ratios[name]}
             for name, place in peers.items()
