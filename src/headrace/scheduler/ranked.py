@@ -153,13 +153,14 @@ class RankedScheduler(Scheduler):
     def _fits(self, work: Work, end: int, plan: Plan) -> bool:
         """Have blocks for `work` up to `end`, from those who rank after it if need be.
 
-        False when nobody does: it keeps what it has and goes on when others have ended.
+        False when nobody does: it keeps what it has and goes on when others have ended. Nor does it
+        take in a step that has admitted somebody: that one would have come in vain.
         """
         if end < work.capacity_tokens:
             return True
         while not self.ledger.extend(work, end):
             victim = self._victim()
-            if victim is work:
+            if victim is work or plan.admitted:
                 self._lacks_blocks = True
                 return False
             self._preempt(victim, plan)

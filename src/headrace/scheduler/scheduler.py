@@ -213,11 +213,13 @@ class Scheduler:
             end = start + tokens
             # Below its capacity nothing happens to a request's blocks: the common case of a decode.
             if end >= work.capacity_tokens and not self.ledger.extend(work, end):
-                if not self._make_room(work, end, plan):
+                fits = self._make_room(work, end, plan)
+                # A victim may have stood before it, with a chunk of this step.
+                budget = self.settings.max_num_batched_tokens - sum(chunk.tokens for chunk in chunks)
+                if not fits:
                     stopped_by = Cause.KV
                     break
-                index = running.index(work)  # a victim may have stood before it, with a chunk of this step
-                budget = self.settings.max_num_batched_tokens - sum(chunk.tokens for chunk in chunks)
+                index = running.index(work)
             self._compute(work, start, tokens, plan)
             budget -= tokens
             index += 1
