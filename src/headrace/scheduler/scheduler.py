@@ -223,7 +223,7 @@ class Scheduler:
             self._compute(work, start, tokens, plan)
             budget -= tokens
             index += 1
-        if index < len(running):
+        if index < len(running) or stopped_by is Cause.KV:  # victims before `index` have shifted the others
             name_the_starved(plan, running, stopped_by)
         return budget
 
