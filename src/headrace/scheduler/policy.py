@@ -60,3 +60,12 @@ def tokens_left(work: Work, when_queued: int) -> int:
 
 def has_begun_to_answer(work: Work) -> bool:
     return work.num_tokens > work.num_prompt_tokens
+
+
+def rank_of_overdue(work: Work, overdue_at: int, clock: int) -> Rank | None:
+    """The rank of who comes before all young ones, by when that began; None while `work` is young."""
+    if has_begun_to_answer(work):
+        return OVERDUE, 0, work.arrival
+    if overdue_at <= clock:
+        return OVERDUE, overdue_at, work.arrival
+    return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.core.plan import Chunk, Plan, Work
-from headrace.scheduler.policy import OVERDUE, YOUNG, Rank, has_begun_to_answer, tokens_left
+from headrace.scheduler.policy import OVERDUE, YOUNG, Rank, rank_of_overdue, tokens_left
 
 PATIENCE = 16
 """8 lets the slowest short prompts near the knee wait up to twice as long; 32 gains little (docs/log.md)."""
@@ -43,11 +43,8 @@ class Shortest:
 
     def rank(self, work: Work) -> Rank:
         claim = self._claims[work.arrival]
-        if has_begun_to_answer(work):
-            return OVERDUE, 0, work.arrival
-        if claim.overdue_at <= self.clock:
-            return OVERDUE, claim.overdue_at, work.arrival
-        return YOUNG, tokens_left(work, claim.prompt_tokens), work.arrival
+        overdue = rank_of_overdue(work, claim.overdue_at, self.clock)
+        return overdue or (YOUNG, tokens_left(work, claim.prompt_tokens), work.arrival)
 
     def rank_changes_at(self, work: Work) -> int | None:
         return None if self.rank(work)[0] == OVERDUE else self._claims[work.arrival].overdue_at

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from headrace.core.plan import Chunk, Plan, Work
 from headrace.core.settings import Settings
 from headrace.core.slo import parse_goals
-from headrace.scheduler.policy import OVERDUE, YOUNG, Rank, has_begun_to_answer, tokens_left
+from headrace.scheduler.policy import OVERDUE, YOUNG, Rank, rank_of_overdue, tokens_left
 from headrace.scheduler.step_times import StepTimes
 
 PATIENCE = 4
@@ -64,10 +64,9 @@ class LeastSlack:
 
     def rank(self, work: Work) -> Rank:
         claim = self._claims[work.arrival]
-        if has_begun_to_answer(work):
-            return OVERDUE, 0, work.arrival
-        if claim.overdue_ns <= self.clock:
-            return OVERDUE, claim.overdue_ns, work.arrival
+        overdue = rank_of_overdue(work, claim.overdue_ns, self.clock)
+        if overdue is not None:
+            return overdue
         start_by = self._start_by(work, claim)
         if start_by < self.clock:
             start_by += claim.overdue_ns - claim.goal_ns
