@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.core.output import TokenLogprobs
 from headrace.core.plan import Chunk, Plan, Status
 from headrace.core.ports import Executor
 from headrace.core.request import Grammar, GrammarKind, SamplingParams
@@ -10,6 +11,8 @@ from headrace.executor.scripted import ScriptedExecutor
 from tests.executor.driving import answer, append, chunks_of, greedy, step, work
 
 PROMPT = tuple(300 + (place * 37) % 900 for place in range(70))
+SMALL = tuple(1 + (place * 37) % 200 for place in range(70))
+"""Tokens that every model has."""
 OTHER = tuple(500 + (place * 53) % 700 for place in range(45))
 BLOCKS, ELSEWHERE, OTHERS = (1, 2, 3), (9, 4, 7), (11, 12, 13)
 
@@ -178,3 +181,57 @@ def test_an_answer_keeps_to_its_grammar_also_after_a_preemption(executor: Execut
     executor.forget(moved)
     moved.block_ids = list(OTHERS)
     assert before + answer(executor, moved, 1) == expected
+
+
+def prompt_logprobs(
+    executor: Executor, name: str, *lengths: int, blocks: tuple[int, ...] = ELSEWHERE
+) -> list[TokenLogprobs]:
+    """What comes beside the first token, when the prompt is cut like this; nothing comes before it."""
+    asks = SamplingParams(2, temperature=0.0, num_prompt_logprobs=3)
+    neighbour = work(f"beside {name}", OTHER, greedy(1), OTHERS)
+    chunks = chunks_of(work(name, SMALL, asks, blocks), *lengths)
+    for chunk in chunks[:-1]:
+        assert executor.run(Plan(chunks=[chunk])).prompt_logprobs is None
+    last = executor.run(Plan(chunks=[Chunk(neighbour, 0, 45, samples=True), chunks[-1]]))
+    assert last.prompt_logprobs is not None
+    assert list(last.prompt_logprobs) == [1]
+    return last.prompt_logprobs[1]
+
+
+@pytest.mark.parametrize("lengths", [(70,), (69, 1), (1, 69), (33, 30, 7)])
+def test_log_probabilities_of_a_prompt_are_the_same_in_whatever_chunks(
+    executor: Executor, lengths: tuple[int, ...]
+) -> None:
+    whole = prompt_logprobs(executor, "whole", 70, blocks=BLOCKS)
+    found = prompt_logprobs(executor, "cut", *lengths)
+    assert [each.token_id for each in found] == list(SMALL[1:])
+    assert [len(each.top) for each in found] == [3] * 69
+    assert [each.logprob for each in found] == pytest.approx([each.logprob for each in whole], abs=1e-3)
+    assert [each.top[0][0] for each in found] == [each.top[0][0] for each in whole]
+    assert all(each.top[0][1] >= each.logprob for each in found)
+
+
+def test_a_prompt_that_was_preempted_halfway_is_told_of_once_and_whole(executor: Executor) -> None:
+    calm = prompt_logprobs(executor, "calm", 70, blocks=BLOCKS)
+    asks = SamplingParams(3, temperature=0.0, num_prompt_logprobs=3)
+    moved = work("moved", SMALL, asks, ELSEWHERE)
+    assert executor.run(Plan(chunks=[Chunk(moved, 0, 50, samples=False)])).prompt_logprobs is None
+    moved.block_ids = list(OTHERS)
+    first = executor.run(Plan(chunks=[Chunk(moved, 0, 70, samples=True)]))
+    assert first.prompt_logprobs is not None
+    told = [each.logprob for each in first.prompt_logprobs[0]]
+    assert told == pytest.approx([each.logprob for each in calm], abs=1e-3)
+    assert first.token_ids[0] is not None
+    append(moved, first.token_ids[0])
+    again = executor.run(
+        Plan(chunks=[Chunk(moved, 0, 71, samples=True)])
+    )  # preempted once more, while it decodes
+    assert again.prompt_logprobs is None
+
+
+def test_a_prompt_of_one_token_has_no_log_probabilities_but_an_answer_to_the_question(
+    executor: Executor,
+) -> None:
+    asks = SamplingParams(2, num_prompt_logprobs=0)
+    result = executor.run(Plan(chunks=[Chunk(work("one", SMALL[:1], asks, BLOCKS), 0, 1, samples=True)]))
+    assert result.prompt_logprobs == {0: []}

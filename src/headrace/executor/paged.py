@@ -17,6 +17,7 @@ from headrace.core.errors import ModelUnusable
 from headrace.core.plan import Plan, Work
 from headrace.core.ports import StepResult
 from headrace.executor.graph import KvCacheDtype, PagedModel, load, plugin_properties
+from headrace.executor.prompt_logprobs import Pass, PromptLogprobs, positions
 from headrace.executor.sampler import Sampler
 
 EVEN_FROM_TOKENS = 128
@@ -34,6 +35,7 @@ class PagedExecutor:
         self.model = model
         self.num_blocks = num_blocks
         self.sampler = Sampler(model.vocab_size, model.grammars)
+        self.prompts = PromptLogprobs(model.vocab_size)
         self._block_size = model.block_size
         self._request = model.compiled.create_infer_request()
         self._place = {port.any_name: place for place, port in enumerate(model.compiled.inputs)}
@@ -54,26 +56,42 @@ class PagedExecutor:
         result = StepResult([None] * len(plan.chunks))
         if not plan.chunks:
             return result
-        sampling = self._feed(plan)
-        self._request.start_async()  # `infer` would copy the logits into a dictionary
-        self.sampler.expect(plan)
-        self._request.wait()
-        forward_ns = time.monotonic_ns()
-        result.forward_ns = forward_ns - start_ns
+        sampling: list[int] = []
+        for part in self.prompts.passes(plan):
+            began_ns = time.monotonic_ns()
+            sampling = self._feed(part)
+            self._request.start_async()  # `infer` would copy the logits into a dictionary
+            self.sampler.expect(plan)
+            self._request.wait()
+            result.forward_ns += time.monotonic_ns() - began_ns
+            self._take_prompts(part, len(sampling))
         if sampling:
-            self.sampler.draw(self.logits(), plan, sampling, result)
-            result.sample_ns = time.monotonic_ns() - forward_ns
+            self.sampler.draw(self.logits()[: len(sampling)], plan, sampling, result)
+            self.prompts.give(plan, result)
+        result.sample_ns = time.monotonic_ns() - start_ns - result.forward_ns
         return result
 
     def forget(self, work: Work) -> None:
         self.sampler.forget(work)
+        self.prompts.forget(work)
 
     def logits(self) -> NDArray[np.float32]:
-        """Of the last step, a row for each chunk that sampled. A view: the next step overwrites it."""
+        """Of the last pass, a row for each chunk that sampled, then those of prompts that were asked for.
+
+        A view: the next pass overwrites it.
+        """
         logits: NDArray[np.float32] = self._request.get_output_tensor(0).data
         return logits.reshape(-1, self.model.vocab_size)
 
-    def _feed(self, plan: Plan) -> list[int]:
+    def _take_prompts(self, part: Pass, row: int) -> None:
+        """`row`: the first that was asked for."""
+        for index in part.asking:
+            chunk = part.chunks[index]
+            end = row + len(positions(chunk))
+            self.prompts.take(chunk, self.logits()[row:end])
+            row = end
+
+    def _feed(self, part: Pass) -> list[int]:
         """Set the inputs; returns which chunks sample. Plain lists: a token must cost nanoseconds."""
         tokens: list[int] = []
         past: list[int] = []
@@ -81,10 +99,10 @@ class PagedExecutor:
         blocks: list[int] = []
         block_begins = [0]
         sampling: list[int] = []
-        last_rows: list[int] = []
+        rows: list[int] = []
         longest = 0
         block_size = self._block_size
-        for place, chunk in enumerate(plan.chunks):
+        for place, chunk in zip(part.places, part.chunks, strict=True):
             work, start, length = chunk.work, chunk.start, chunk.tokens
             end = start + length
             if length == 1:
@@ -101,7 +119,9 @@ class PagedExecutor:
             longest = max(longest, end)
             if chunk.samples:
                 sampling.append(place)
-                last_rows.append(len(tokens) - 1)
+                rows.append(len(tokens) - 1)
+        for index in part.asking:
+            rows += range(begins[index], begins[index] + len(positions(part.chunks[index])))
         if padding := _padding(len(tokens)):  # a sequence of nobody's, in the null block
             tokens += [0] * padding
             past.append(0)
@@ -116,7 +136,7 @@ class PagedExecutor:
         self._set("block_indices", np.array(blocks, np.int32))
         self._set("block_indices_begins", np.array(block_begins, np.int32))
         self._set("max_context_len", np.array(longest, np.int32))
-        self._set("sample_positions", np.array(last_rows, np.int64))
+        self._set("sample_positions", np.array(rows, np.int64))
         return sampling
 
     def _set(self, name: str, values: NDArray[np.int32] | NDArray[np.int64]) -> None:

@@ -19,6 +19,7 @@ from headrace.core.ports import Chat, StepResult
 from headrace.core.request import Grammar
 from headrace.executor.adjust import changes_logits
 from headrace.executor.grammars import Grammars, Vocabulary
+from headrace.executor.prompt_logprobs import PromptLogprobs, positions
 from headrace.executor.sampler import Sampler
 
 _MASK = (1 << 62) - 1
@@ -63,6 +64,7 @@ class ScriptedExecutor:
         self._kv: NDArray[np.int64] = np.full((num_blocks, block_size), _EMPTY, np.int64)
         self._digests: dict[str, _Digests] = {}
         self._sampler = Sampler(ScriptedTokenizer.vocab_size, _GRAMMARS)
+        self._prompts = PromptLogprobs(ScriptedTokenizer.vocab_size)
 
     def run(self, plan: Plan) -> StepResult:
         start_ns = time.monotonic_ns()
@@ -82,6 +84,7 @@ class ScriptedExecutor:
         ]:
             rows = [self._logits(plan.chunks[place].work, tokens[place]) for place in places]
             self._sampler.draw(np.stack(rows), plan, places, result)
+        self._look_back(plan, result)
         if self._step_s:
             time.sleep(self._step_s)
         result.forward_ns = time.monotonic_ns() - start_ns
@@ -90,11 +93,12 @@ class ScriptedExecutor:
     def forget(self, work: Work) -> None:
         self._digests.pop(work.request.request_id, None)
         self._sampler.forget(work)
+        self._prompts.forget(work)
 
     @property
     def num_remembered(self) -> int:
         """Works that have not been forgotten: 0 once everything has ended."""
-        return len(self._digests) + self._sampler.num_remembered
+        return len(self._digests) + self._sampler.num_remembered + self._prompts.num_remembered
 
     def _check_shape(self, chunk: Chunk, seen: set[str]) -> None:
         work, end = chunk.work, chunk.start + chunk.tokens
@@ -145,14 +149,25 @@ class ScriptedExecutor:
         letter = (mixed ^ (mixed >> 29)) % 27
         return ord(" ") if letter == 26 else ord("a") + letter
 
+    def _look_back(self, plan: Plan, result: StepResult) -> None:
+        """How likely prompts were, for those who ask."""
+        for chunk in plan.chunks:
+            if wanted := positions(chunk):
+                digests = self._digests[chunk.work.request.request_id].values
+                rows = [_opinion(digests[position]) for position in wanted]
+                self._prompts.take(chunk, np.stack(rows))
+        self._prompts.give(plan, result)
+
     def _logits(self, work: Work, token: int | None) -> NDArray[np.float32]:
         """Of a model that is all but certain of `token`, and has some opinion of every other one."""
-        state = self._digests.get(work.request.request_id, _Digests()).state
-        row = np.random.Generator(np.random.Philox(key=state)).random(
-            ScriptedTokenizer.vocab_size, np.float32
-        )
+        row = _opinion(self._digests.get(work.request.request_id, _Digests()).state)
         row[token] = _CERTAIN
         return row
+
+
+def _opinion(digest: int) -> NDArray[np.float32]:
+    """Logits after the text that `digest` stands for."""
+    return np.random.Generator(np.random.Philox(key=digest)).random(ScriptedTokenizer.vocab_size, np.float32)
 
 
 def _asks(work: Work) -> bool:
