@@ -290,8 +290,3 @@ def test_a_completion_names_its_tokens_and_where_they_stand(server: RunningServe
     assert all(logprob <= 0 for logprob in told["token_logprobs"])
     assert all(2 <= len(top) <= 3 for top in told["top_logprobs"])
     assert all(token in top for token, top in zip(told["tokens"], told["top_logprobs"], strict=True))
-
-
-def test_how_likely_a_prompt_was_is_not_told(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="does not compute"):
-        client.completions.create(model=MODEL, prompt="Hello", echo=True, logprobs=1)

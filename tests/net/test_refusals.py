@@ -95,7 +95,11 @@ def test_a_body_that_is_no_request_is_refused(server: RunningServer, raw: bytes)
         ("bad_words", [" "]),
         ("truncate_prompt_tokens", 0),
         ("truncate_prompt_tokens", 100_000),
-        ("prompt_logprobs", 1),
+        ("prompt_logprobs", 21),
+        ("prompt_logprobs", -1),
+        ("logprob_token_ids", [1]),
+        ("logprob_token_ids", [1] * 129),
+        ("max_tokens", 513),
         ("top_logprobs", 21),
         ("chat_template", "{{ messages }}"),
         ("priority", 1),
@@ -163,10 +167,9 @@ def test_what_can_never_fit_is_refused_with_the_numbers(server: RunningServer, p
     whole = post(server.port, path, {"messages": [{"role": "user", "content": long}], "prompt": long})
     assert_refused(whole)
     assert str(SETTINGS.max_model_len) in whole.error
-    much = post(server.port, path, {"messages": USER, "prompt": "Hello", "max_tokens": 511})
+    much = post(server.port, path, {"messages": USER, "prompt": "Hello", "max_tokens": 513})
     assert_refused(much)
-    assert "max_tokens is 511" in much.error
-    assert "512" in much.error
+    assert "max_tokens is 513, more than the maximum context length of 512" in much.error
 
 
 def test_a_body_larger_than_any_prompt_is_refused(server: RunningServer) -> None:

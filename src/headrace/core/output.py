@@ -15,7 +15,10 @@ class TokenLogprobs(NamedTuple):
     rank: int
     """1 for the likeliest token."""
     top: tuple[tuple[int, float], ...]
-    """(token id, logprob) of the likeliest tokens, the likeliest first: as many as were asked for."""
+    """(token id, logprob) of the likeliest tokens, the likeliest first: as many as were asked for.
+
+    Or of those that were asked for by name.
+    """
 
 
 @dataclass(slots=True)

@@ -71,8 +71,11 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of `text`, special tokens written in it recognised, none added."""
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Tokens of `text`, special tokens written in it recognised.
+
+        Those that the model wants around every text are added on demand.
+        """
         ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

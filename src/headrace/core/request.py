@@ -64,6 +64,8 @@ class SamplingParams:
     grammar: Grammar | None = None
     num_logprobs: int | None = None
     """How many of the likeliest tokens to report beside each drawn one; None: report nothing."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """Report these beside each drawn token, in this order, instead of the likeliest."""
     num_prompt_logprobs: int | None = None
     """The same for the tokens of the prompt. Such a request reads no prefix from the cache, as in vLLM."""
     seed: int = 0

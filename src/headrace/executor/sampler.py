@@ -62,7 +62,9 @@ class Sampler:
             result.token_ids[place] = token
         if asked:
             result.logprobs = {
-                places[row]: logprobs_of(raw, drawn[row], params[row].num_logprobs or 0)
+                places[row]: logprobs_of(
+                    raw, drawn[row], params[row].num_logprobs or 0, params[row].logprob_token_ids
+                )
                 for row, raw in asked.items()
                 if places[row] not in failed
             }
@@ -94,15 +96,15 @@ class Sampler:
         return made
 
 
-def logprobs_of(row: Floats, token_id: int, count: int) -> TokenLogprobs:
-    """How likely `token_id` was under the logits `row`, beside the `count` likeliest tokens.
+def logprobs_of(row: Floats, token_id: int, count: int, named: Sequence[int] = ()) -> TokenLogprobs:
+    """How likely `token_id` was under the logits `row`, beside the `count` likeliest tokens or the `named`.
 
     Of equally likely tokens the smaller id comes first; a rank counts them all, as in vLLM.
     """
     largest = float(row.max())
     norm = largest + float(np.log(np.exp(row - np.float32(largest)).sum(dtype=np.float64)))
-    top: tuple[tuple[int, float], ...] = ()
-    if count:
+    top = tuple((token, float(row[token]) - norm) for token in named)
+    if count and not named:
         likely = at_least_the_largest(row, count)
         order = np.argsort(-row[likely], kind="stable")[:count]
         top = tuple((int(token), float(row[token]) - norm) for token in likely[order])

@@ -182,8 +182,12 @@ class ScriptedTokenizer:
     eos_token_id = 256
     vocab_size = 257
 
-    def encode(self, text: str) -> list[int]:
-        tokens: list[int] = []
+    def __init__(self, begins: Sequence[int] = ()) -> None:
+        """`begins`: special tokens before every text."""
+        self._begins = tuple(begins)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        tokens = [*self._begins] if add_special_tokens else []
         for place, part in enumerate(text.split("<|end|>")):
             tokens += [self.eos_token_id] * (place > 0)
             tokens += part.encode("utf-8", "replace")

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from headrace import __version__
 from headrace.core.errors import Busy, HeadraceError
-from headrace.core.ports import Tokenizer
+from headrace.core.ports import Chat, Tokenizer
 from headrace.net.bodies import DetokenizeBody, TokenizeBody, TokenizeChatBody
 from headrace.net.fields import decode, has_field, within_vocabulary
 from headrace.net.front_end import FrontEnd
@@ -87,7 +87,10 @@ async def tokenize(front_end: FrontEnd, raw: bytes) -> TokenizeAnswer:
     body = decode(TokenizeChatBody if has_field(raw, "messages") else TokenizeBody, raw)
     front_end.check_model(body.model or None)
     prompt: Prompt = read_chat_prompt(body) if isinstance(body, TokenizeChatBody) else body.prompt
-    token_ids = await front_end.token_ids(prompt)
+    special = (
+        bool(body.add_special_tokens) if isinstance(prompt, Chat) else body.add_special_tokens is not False
+    )
+    token_ids = await front_end.token_ids(prompt, add_special_tokens=special)
     names = [_name(front_end.tokenizer, token_id) for token_id in token_ids]
     return TokenizeAnswer(
         count=len(token_ids),

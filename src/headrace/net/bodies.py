@@ -18,6 +18,8 @@ MOST_STOPS = 64
 LONGEST_STOP = 1024
 MOST_TOKEN_IDS = 1024
 MOST_BAD_WORDS = 128
+MOST_LOGPROB_TOKEN_IDS = 128
+"""vLLM's."""
 LONGEST_CACHE_SALT = 128
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST_INT)]
@@ -142,12 +144,14 @@ class Body(msgspec.Struct, kw_only=True):
     service_tier: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    request_id: str | None = None
+    add_special_tokens: bool | None = None
+    prompt_logprobs: NumLogprobs | None = None
+    logprob_token_ids: Annotated[list[TokenId], Meta(max_length=MOST_LOGPROB_TOKEN_IDS)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     # Known, able to change the answer, and not supported: only their neutral values pass.
     use_beam_search: Any = None
-    prompt_logprobs: Any = None
-    logprob_token_ids: Any = None
-    return_token_ids: Any = None
-    return_tokens_as_token_ids: Any = None
     thinking_token_budget: Any = None
     repetition_detection: Any = None
     vllm_xargs: Any = None
@@ -171,7 +175,6 @@ class ChatBody(Body, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, str]] | None = None
     reasoning_effort: str | None = None
-    add_special_tokens: bool | None = None
     chat_template: Any = None
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
@@ -195,6 +198,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     """A request to /tokenize for a text."""
 
     prompt: str
+    add_special_tokens: bool | None = None
     model: str | None = None
     return_token_strs: bool | None = None
 

@@ -54,13 +54,14 @@ class FrontEnd:
             await self._in_thread(
                 lambda grammar=asked.sampling.grammar: self.tokenizer.check_grammar(grammar)
             )
-        return [await self.token_ids(prompt) for prompt in asked.prompts]
+        special = asked.add_special_tokens
+        return [await self.token_ids(prompt, add_special_tokens=special) for prompt in asked.prompts]
 
-    async def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+    async def token_ids(self, prompt: Prompt, *, add_special_tokens: bool) -> tuple[int, ...]:
         """One prompt in tokens. Raises `BadInput`."""
         if _characters(prompt) <= INLINE_CHARACTERS:
-            return self._token_ids(prompt)
-        return await self._in_thread(lambda: self._token_ids(prompt))
+            return self._token_ids(prompt, add_special_tokens)
+        return await self._in_thread(lambda: self._token_ids(prompt, add_special_tokens))
 
     def check_model(self, model: str | None) -> None:
         """Raises `UnknownModel`. No name means the one that is served."""
@@ -102,6 +103,7 @@ class FrontEnd:
         within_vocabulary("logit_bias", (token_id for token_id, _ in sampling.logit_bias), size)
         within_vocabulary("allowed_token_ids", sampling.allowed_token_ids or (), size)
         within_vocabulary("stop_token_ids", sampling.stop_token_ids, size)
+        within_vocabulary("logprob_token_ids", sampling.logprob_token_ids, size)
         use = asked.delivery.tools
         if use is not None and use.choice is ToolChoice.AUTO and not self.tokenizer.takes_tools:
             raise BadField(
@@ -172,16 +174,17 @@ class FrontEnd:
         if isinstance(prompt, Chat):
             last = prompt.messages[-1]
             return last.content if last.role == asked.delivery.role else ""
+        if asked.delivery.returns_token_ids:
+            return ""  # vLLM's: who has the tokens has the text
         if isinstance(prompt, str) and asked.truncation is None:
             return prompt
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
-    def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+    def _token_ids(self, prompt: Prompt, add_special_tokens: bool) -> tuple[int, ...]:
         """Text to tokens; token ids are only looked at."""
-        if isinstance(prompt, str):
-            return tuple(self.tokenizer.encode(prompt))
-        if isinstance(prompt, Chat):
-            return tuple(self.tokenizer.encode(self.tokenizer.apply_chat_template(prompt)))
+        if not isinstance(prompt, tuple):
+            text = self.tokenizer.apply_chat_template(prompt) if isinstance(prompt, Chat) else prompt
+            return tuple(self.tokenizer.encode(text, add_special_tokens=add_special_tokens))
         within_vocabulary("prompt", prompt, self.tokenizer.vocab_size)
         return prompt
 
@@ -225,12 +228,10 @@ def _room(asked: Asked, prompt_tokens: int, max_model_len: int) -> int:
             f"this model's maximum context length is {max_model_len} tokens; the prompt has {prompt_tokens}",
             f"shorten the prompt to at most {max_model_len - 1} tokens",
         )
-    if asked.max_tokens is None:
-        return room
-    if asked.max_tokens > room:
-        raise NeverFits(
-            f"max_tokens is {asked.max_tokens}, and the prompt of {prompt_tokens} tokens leaves {room} "
-            f"of the maximum context length of {max_model_len}",
-            f"lower max_tokens to at most {room}, or leave it out",
+    if asked.max_tokens is not None and asked.max_tokens > max_model_len:
+        raise BadField(
+            "max_tokens",
+            f"max_tokens is {asked.max_tokens}, more than the maximum context length of {max_model_len}",
+            "lower it, or leave it out",
         )
-    return asked.max_tokens
+    return room if asked.max_tokens is None else min(room, asked.max_tokens)

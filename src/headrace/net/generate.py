@@ -30,10 +30,9 @@ from headrace.net.replies import (
     error_json,
 )
 from headrace.net.responses import error_response
-from headrace.net.wire import Asked, Delivery, read_chat, read_completion
+from headrace.net.wire import LONGEST_REQUEST_ID, Asked, Delivery, read_chat, read_completion
 
 BILL_HEADER = "x-headrace-bill"
-LONGEST_REQUEST_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,8 @@ class GenerateEndpoint:
             gone.cancel()  # and with it, whatever has not ended leaves the engine
 
     async def _deliver(self, answer: Answer, asked: Asked, headers: Headers, send: Send) -> None:
-        request_id = headers.get("x-request-id", "")[:LONGEST_REQUEST_ID] or secrets.token_hex(16)
+        sent_id = headers.get("x-request-id", "")[:LONGEST_REQUEST_ID]
+        request_id = sent_id or asked.request_id or secrets.token_hex(16)
         envelope = Envelope(
             id=self._dialect.id_prefix + request_id,
             created=int(time.time()),
@@ -91,7 +91,7 @@ class GenerateEndpoint:
             shows_bill=headers.get(BILL_HEADER) == "1",
         )
         reply = self._dialect.reply(envelope, asked.delivery)
-        own = (b"x-request-id", request_id.encode("latin-1"))
+        own = (b"x-request-id", _as_header(request_id))
         # Nothing is sent before the first token: until then the engine may refuse, with a status.
         first = await answer.news()
         if asked.delivery.stream:
@@ -132,6 +132,11 @@ async def _whole(answer: Answer, news: Pieces, reply: Reply) -> bytes:
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _as_header(text: str) -> bytes:
+    """What of a body's text can stand in a header; of a header's, all of it."""
+    return "".join(character for character in text if character.isprintable()).encode("latin-1", "replace")
 
 
 def _head(content_type: bytes, *headers: tuple[bytes, bytes]) -> Message:

@@ -15,8 +15,8 @@ from headrace.core.ports import Tokenizer
 from headrace.core.request import FinishReason, Request
 from headrace.executor.detokenize import IncrementalDetokenizer
 from headrace.net.engine_client import EngineClient, Stream
-from headrace.net.logprobs import name
-from headrace.net.replies import Piece, Usage
+from headrace.net.logprobs import Names, prompt_logprobs
+from headrace.net.replies import Piece, ToldPrompt, Usage
 from headrace.net.stops import StopFinder
 from headrace.net.wire import Delivery
 
@@ -45,6 +45,8 @@ class Generation:
         delivery = reading.delivery
         self._engine = engine
         self._reading = reading
+        self._names = Names(reading.tokenizer.token_bytes, as_ids=delivery.tokens_as_ids)
+        self._request = request
         self._detokenizer = IncrementalDetokenizer(
             reading.tokenizer, request.prompt_token_ids, skip_special_tokens=delivery.skip_special_tokens
         )
@@ -53,7 +55,6 @@ class Generation:
             if delivery.stop
             else None
         )
-        self._min_tokens = request.sampling.min_tokens
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
         self._stream: Stream = engine.submit(request)
 
@@ -67,9 +68,11 @@ class Generation:
             self.usage.bill = output.first.bill
         piece = self._piece(output)
         if output.logprobs is not None:
-            piece.logprobs = [name(each, self._reading.tokenizer.token_bytes) for each in output.logprobs]
+            piece.logprobs = [self._names.name(each) for each in output.logprobs]
+        if self._reading.delivery.returns_token_ids:
+            piece.token_ids = output.token_ids
         if is_first:
-            piece.text = self._reading.echoed + ("" if self._reading.delivery.echo_only else piece.text)
+            self._begin(piece, output)
         return piece
 
     def abandon(self) -> None:
@@ -77,11 +80,26 @@ class Generation:
         self._engine.end(self._stream, "abort")
         self._stream.fail(ClientGone())
 
+    def _begin(self, piece: Piece, output: Output) -> None:
+        """Put the prompt, as far as it was asked for, before the first text and beside it."""
+        delivery, prompt = self._reading.delivery, self._request.prompt_token_ids
+        piece.text = self._reading.echoed + ("" if delivery.echo_only else piece.text)
+        if delivery.echoes_logprobs and output.prompt_logprobs is not None:
+            most = self._request.sampling.num_logprobs or 0
+            echoed = self._names.name_prompt(prompt[0], output.prompt_logprobs, most)
+            piece.logprobs = echoed if delivery.echo_only else echoed + (piece.logprobs or [])
+        ids = list(prompt) if delivery.returns_token_ids else None
+        told = None
+        if output.prompt_logprobs is not None and not delivery.stream:
+            told = prompt_logprobs(output.prompt_logprobs, self._names.token_bytes)
+        if ids is not None or told is not None:
+            piece.prompt = ToldPrompt(ids, told)
+
     def _piece(self, output: Output) -> Piece:
         text = self._detokenizer.push(self._visible(output))
         if output.finish_reason is not None:
             text += self._detokenizer.finish()
-        if self._stops is not None and self.usage.completion_tokens > self._min_tokens:
+        if self._stops is not None and self.usage.completion_tokens > self._request.sampling.min_tokens:
             text = self._stops.push(text)
             if self._stops.found is not None:
                 self._engine.end(self._stream, "stop")

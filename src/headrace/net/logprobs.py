@@ -1,6 +1,7 @@
-"""Log probabilities with their tokens' names, in the two shapes of the OpenAI API.
+"""Log probabilities with their tokens' names, in the shapes of the OpenAI API and of vLLM.
 
-    TokenLogprobs --name--> NamedToken --chat_logprobs | completion_logprobs--> what is sent
+    TokenLogprobs --Names--> NamedToken --chat_logprobs | completion_logprobs--> what is sent
+                  --prompt_logprobs-->                                           vLLM's own shape
 
 A token's text is its own bytes: where they are no whole character it shows U+FFFD, and `bytes` has
 the truth. (vLLM decodes it after its neighbours, so its tokens' texts add up, and its bytes may not.)
@@ -10,7 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.core.output import TokenLogprobs
-from headrace.net.shapes import ChatLogprobs, ChatToken, CompletionLogprobs, LikelyToken
+from headrace.net.shapes import (
+    ChatLogprobs,
+    ChatToken,
+    CompletionLogprobs,
+    LikelyToken,
+    PromptLogprobs,
+    PromptToken,
+)
 
 LEAST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not have. vLLM's."""
@@ -18,32 +26,40 @@ LEAST_LOGPROB = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class NamedToken:
-    raw: bytes
-    logprob: float
-    top: tuple[tuple[bytes, float], ...]
-
-    @property
-    def text(self) -> str:
-        return self.raw.decode(errors="replace")
+    text: str
+    bytes: list[int]
+    logprob: float | None
+    """None for the first token of a prompt: nothing comes before it."""
+    top: tuple[LikelyToken, ...] = ()
 
 
-def name(logprobs: TokenLogprobs, token_bytes: Callable[[int], bytes]) -> NamedToken:
-    top = tuple((token_bytes(token_id), _finite(logprob)) for token_id, logprob in logprobs.top)
-    return NamedToken(token_bytes(logprobs.token_id), _finite(logprobs.logprob), top)
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How tokens are called."""
+
+    token_bytes: Callable[[int], bytes]
+    as_ids: bool = False
+    """`token_id:7`, for tokens that are no text."""
+
+    def name(self, logprobs: TokenLogprobs, most: int | None = None) -> NamedToken:
+        """`most` of the likeliest; None: all that there are."""
+        top = tuple(self._likely(token_id, logprob) for token_id, logprob in logprobs.top[:most])
+        drawn = self._likely(logprobs.token_id, logprobs.logprob)
+        return NamedToken(drawn.token, drawn.bytes, drawn.logprob, top)
+
+    def name_prompt(self, first: int, others: Sequence[TokenLogprobs], most: int) -> list[NamedToken]:
+        likely = self._likely(first, 0.0)
+        unknown = NamedToken(likely.token, likely.bytes, None)
+        return [unknown, *(self.name(each, most) for each in others)]
+
+    def _likely(self, token_id: int, logprob: float) -> LikelyToken:
+        raw = self.token_bytes(token_id)
+        text = f"token_id:{token_id}" if self.as_ids else raw.decode(errors="replace")
+        return LikelyToken(text, _finite(logprob), list(raw))
 
 
 def chat_logprobs(tokens: Sequence[NamedToken]) -> ChatLogprobs:
-    return ChatLogprobs(
-        [
-            ChatToken(
-                token.text,
-                token.logprob,
-                list(token.raw),
-                [LikelyToken(raw.decode(errors="replace"), logprob, list(raw)) for raw, logprob in token.top],
-            )
-            for token in tokens
-        ]
-    )
+    return ChatLogprobs([_chat_token(token) for token in tokens])
 
 
 def completion_logprobs(tokens: Sequence[NamedToken], offset: int) -> CompletionLogprobs:
@@ -60,11 +76,33 @@ def completion_logprobs(tokens: Sequence[NamedToken], offset: int) -> Completion
     )
 
 
-def _top(token: NamedToken) -> dict[str, float]:
+def prompt_logprobs(others: Sequence[TokenLogprobs], token_bytes: Callable[[int], bytes]) -> PromptLogprobs:
+    """`others`: of all tokens but the first."""
+
+    def told(token_id: int, logprob: float, rank: int) -> PromptToken:
+        return PromptToken(_finite(logprob), rank, token_bytes(token_id).decode(errors="replace"))
+
+    shown: PromptLogprobs = [None]
+    for each in others:
+        tokens = {each.token_id: told(each.token_id, each.logprob, each.rank)}
+        for place, (token_id, logprob) in enumerate(each.top):
+            tokens[token_id] = told(token_id, logprob, place + 1)
+        shown.append(tokens)
+    return shown
+
+
+def _chat_token(token: NamedToken) -> ChatToken:
+    logprob = LEAST_LOGPROB if token.logprob is None else token.logprob
+    return ChatToken(token.text, logprob, token.bytes, list(token.top))
+
+
+def _top(token: NamedToken) -> dict[str, float] | None:
     """The likeliest, and the drawn token beside them where it is not one of them."""
+    if token.logprob is None:
+        return None
     named: dict[str, float] = {}
-    for raw, logprob in token.top:
-        named.setdefault(raw.decode(errors="replace"), logprob)
+    for likely in token.top:
+        named.setdefault(likely.token, likely.logprob)
     named.setdefault(token.text, token.logprob)
     return named
 

@@ -14,7 +14,7 @@ from headrace.net.tool_fields import template_tools
 
 Prompt = str | tuple[int, ...] | Chat
 
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {"chat_template": (), "add_special_tokens": (False,)}
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {"chat_template": ()}
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 
 

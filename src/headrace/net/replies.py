@@ -42,6 +42,7 @@ from headrace.net.shapes import (
     ErrorInfo,
     FunctionCall,
     FunctionDelta,
+    PromptLogprobs,
     PromptTokensDetails,
     TextChoice,
     ToolCall,
@@ -57,6 +58,14 @@ DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass(frozen=True, slots=True)
+class ToldPrompt:
+    """What those who asked are told of a prompt."""
+
+    token_ids: list[int] | None = None
+    logprobs: PromptLogprobs | None = None
+
+
 @dataclass(slots=True)
 class Piece:
     """The text of one engine output. Made once a token, so plain."""
@@ -65,6 +74,19 @@ class Piece:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: list[NamedToken] | None = None
+    token_ids: list[int] | None = None
+    prompt: ToldPrompt | None = None
+    """Only in the first of a choice."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing but text, somewhere in the middle."""
+        return (
+            self.finish_reason is None
+            and self.logprobs is None
+            and self.token_ids is None
+            and self.prompt is None
+        )
 
 
 @dataclass(slots=True)
@@ -75,14 +97,22 @@ class Collected:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: list[NamedToken] | None = None
+    token_ids: list[int] | None = None
+    prompt: ToldPrompt = ToldPrompt()
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> "Collected":
         last = pieces[-1]
         named = [token for piece in pieces for token in piece.logprobs or ()]
-        has_logprobs = any(piece.logprobs is not None for piece in pieces)
-        text = "".join(piece.text for piece in pieces)
-        return cls(text, last.finish_reason, last.stop_reason, named if has_logprobs else None)
+        ids = [token_id for piece in pieces for token_id in piece.token_ids or ()]
+        return cls(
+            "".join(piece.text for piece in pieces),
+            last.finish_reason,
+            last.stop_reason,
+            logprobs=None if last.logprobs is None else named,
+            token_ids=None if last.token_ids is None else ids,
+            prompt=pieces[0].prompt or ToldPrompt(),
+        )
 
 
 @dataclass(slots=True)
@@ -141,8 +171,8 @@ class ChatReply:
     def event(self, index: int, piece: Piece, usage: Usage) -> bytes:
         """`usage`: of this choice, up to now."""
         turn = self._turn(index)
-        is_plain = piece.finish_reason is None and piece.logprobs is None and turn.finder is None
-        if turn.role_sent and is_plain and not self._delivery.continuous_usage_stats:
+        is_plain = piece.is_plain and turn.finder is None and not self._delivery.continuous_usage_stats
+        if turn.role_sent and is_plain:
             turn.around = turn.around or _around(self._chunk([ChunkChoice(index, Delta(content=_MARK))]))
             return turn.around[0] + _encode(piece.text) + turn.around[1]
         delta = self._delta(turn, piece)
@@ -154,8 +184,12 @@ class ChatReply:
         if piece.finish_reason is not None:
             choice.finish_reason = self._finish_reason(turn, piece.finish_reason)
             choice.stop_reason = piece.stop_reason
-        shown = usage.info() if self._delivery.continuous_usage_stats else UNSET
-        return as_event(self._chunk([choice], shown))
+        if piece.token_ids is not None:
+            choice.token_ids = piece.token_ids
+        chunk = self._chunk([choice], usage.info() if self._delivery.continuous_usage_stats else UNSET)
+        if piece.prompt is not None and piece.prompt.token_ids is not None:
+            chunk.prompt_token_ids = piece.prompt.token_ids
+        return as_event(chunk)
 
     def usage_event(self, usage: Usage) -> bytes:
         return as_event(self._chunk([], usage.info(with_bill=self._envelope.shows_bill)))
@@ -163,7 +197,16 @@ class ChatReply:
     def whole(self, answers: Sequence[Collected], usage: Usage) -> bytes:
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
         info = usage.info(with_bill=self._envelope.shows_bill)
-        return _encode(ChatCompletion(**self._envelope.fields, choices=choices, usage=info))
+        prompt = answers[0].prompt
+        return _encode(
+            ChatCompletion(
+                **self._envelope.fields,
+                choices=choices,
+                usage=info,
+                prompt_logprobs=prompt.logprobs,
+                prompt_token_ids=prompt.token_ids,
+            )
+        )
 
     def _chunk(self, choices: list[ChunkChoice], usage: Any = UNSET) -> ChatCompletionChunk:
         return ChatCompletionChunk(**self._envelope.fields, choices=choices, usage=usage)
@@ -196,6 +239,7 @@ class ChatReply:
             None if answer.logprobs is None else chat_logprobs(answer.logprobs),
             self._finish_reason(turn, answer.finish_reason),
             answer.stop_reason,
+            answer.token_ids,
         )
 
     def _finish_reason(self, turn: _Turn, reason: str | None) -> str | None:
@@ -216,24 +260,35 @@ class CompletionReply:
 
     def event(self, index: int, piece: Piece, usage: Usage) -> bytes:
         """`usage`: of this choice, up to now."""
-        is_plain = piece.finish_reason is None and piece.logprobs is None
-        if is_plain and not self._delivery.continuous_usage_stats:
+        if piece.is_plain and not self._delivery.continuous_usage_stats:
             if index not in self._around:
                 self._around[index] = _around(self._completion([TextChoice(index, _MARK)]))
             before, after = self._around[index]
             return before + _encode(piece.text) + after
         shown = usage.info() if self._delivery.continuous_usage_stats else UNSET
-        return as_event(self._completion([self._choice(index, piece)], shown))
+        choice = self._choice(index, piece)
+        if piece.token_ids is not None:
+            choice.token_ids = piece.token_ids
+        if piece.prompt is not None and piece.prompt.token_ids is not None:
+            choice.prompt_token_ids = piece.prompt.token_ids
+        return as_event(self._completion([choice], shown))
 
     def usage_event(self, usage: Usage) -> bytes:
         return as_event(self._completion([], usage.info(with_bill=self._envelope.shows_bill)))
 
     def whole(self, answers: Sequence[Collected], usage: Usage) -> bytes:
-        choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
+        choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
         return _encode(self._completion(choices, usage.info(with_bill=self._envelope.shows_bill)))
 
     def _completion(self, choices: list[TextChoice], usage: Any = UNSET) -> Completion:
         return Completion(**self._envelope.fields, choices=choices, usage=usage)
+
+    def _whole_choice(self, index: int, answer: Collected) -> TextChoice:
+        choice = self._choice(index, answer)
+        choice.token_ids = answer.token_ids
+        choice.prompt_logprobs = answer.prompt.logprobs
+        choice.prompt_token_ids = answer.prompt.token_ids
+        return choice
 
     def _choice(self, index: int, told: Piece | Collected) -> TextChoice:
         choice = TextChoice(index, told.text, finish_reason=told.finish_reason, stop_reason=told.stop_reason)

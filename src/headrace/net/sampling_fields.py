@@ -6,6 +6,8 @@ What needs the tokenizer or the length of the prompt is the front end's to fill 
 seed, the end token and the bad words.
 """
 
+from dataclasses import replace
+
 from headrace.core.request import Grammar, SamplingParams
 from headrace.net.bodies import LARGEST_INT, Body
 from headrace.net.fields import BadField, shown
@@ -39,6 +41,25 @@ def read_sampling(body: Body, max_tokens: int | None, grammar: Grammar | None) -
         grammar=grammar,
         min_tokens=min_tokens,
         stop_token_ids=frozenset(body.stop_token_ids or ()),
+    )
+
+
+def read_logprobs(body: Body, sampling: SamplingParams, num_logprobs: int | None) -> SamplingParams:
+    """`num_logprobs`: what the endpoint's own field asks for. Raises `BadField`."""
+    named = tuple(dict.fromkeys(body.logprob_token_ids or ()))
+    if named and num_logprobs is None:
+        raise BadField("logprob_token_ids", "logprob_token_ids needs logprobs")
+    if body.stream and body.prompt_logprobs:
+        raise BadField(
+            "prompt_logprobs",
+            "prompt_logprobs do not come with a stream",
+            "leave stream out, or stream a completion with echo and logprobs",
+        )
+    return replace(
+        sampling,
+        num_logprobs=num_logprobs,
+        logprob_token_ids=named,
+        num_prompt_logprobs=body.prompt_logprobs,
     )
 
 

@@ -82,6 +82,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None
     finish_reason: Reason
     stop_reason: StopReason
+    token_ids: list[int] | None
 
 
 class ChunkChoice(msgspec.Struct):
@@ -90,13 +91,26 @@ class ChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: Reason = None
     stop_reason: StopReason | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class CompletionLogprobs(msgspec.Struct):
+    """The first token of an echoed prompt has no log probability."""
+
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class PromptToken(msgspec.Struct):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, PromptToken] | None]
+"""By token id, for each token of a prompt: itself, then the likeliest. Null for the first token."""
 
 
 class TextChoice(msgspec.Struct):
@@ -105,6 +119,9 @@ class TextChoice(msgspec.Struct):
     logprobs: CompletionLogprobs | None = None
     finish_reason: Reason = None
     stop_reason: StopReason = None
+    token_ids: list[int] | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -114,6 +131,8 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: UsageInfo
+    prompt_logprobs: PromptLogprobs | None
+    prompt_token_ids: list[int] | None
 
 
 class ChatCompletionChunk(msgspec.Struct, kw_only=True):
@@ -123,6 +142,7 @@ class ChatCompletionChunk(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChunkChoice]
     usage: UsageInfo | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, kw_only=True):

@@ -15,12 +15,13 @@ from headrace.net.bodies import MOST_CHOICES, Body, ChatBody, CompletionBody
 from headrace.net.fields import BadField, decode, refuse
 from headrace.net.grammar_fields import read_grammar
 from headrace.net.prompt_fields import Prompt, read_chat_prompt, read_prompts
-from headrace.net.sampling_fields import read_choices, read_sampling, read_seed
+from headrace.net.sampling_fields import read_choices, read_logprobs, read_sampling, read_seed
 from headrace.net.tool_fields import ToolUse, read_tools
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions; a chat may fill the context."""
 ASSISTANT = "assistant"
+LONGEST_REQUEST_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class Delivery:
     """The answer begins with the prompt; a chat's, with the message it continues."""
     echo_only: bool = False
     """Nothing but the prompt: a completion with `max_tokens` 0."""
+    echoes_logprobs: bool = False
+    """The log probabilities of a completion begin with its prompt's too."""
+    returns_token_ids: bool = False
+    tokens_as_ids: bool = False
+    """Tokens are called `token_id:7` in log probabilities."""
     role: str = ASSISTANT
     tools: ToolUse | None = None
 
@@ -68,16 +74,15 @@ class Asked:
     truncation: Truncation | None
     priority: int
     cache_salt: str
+    request_id: str
+    """Empty: one is made."""
+    add_special_tokens: bool
     service_tier: str | None
     delivery: Delivery
 
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
-    "prompt_logprobs": (),
-    "logprob_token_ids": ([],),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
     "thinking_token_budget": (-1,),
     "repetition_detection": (),
     "vllm_xargs": ({},),
@@ -106,7 +111,9 @@ def read_chat(raw: bytes) -> Asked:
         tools=use,
     )
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    sampling = replace(asked.sampling, grammar=forced or grammar, num_logprobs=num_logprobs)
+    sampling = read_logprobs(body, replace(asked.sampling, grammar=forced or grammar), num_logprobs)
+    if body.echo and body.prompt_logprobs is None:
+        sampling = replace(sampling, num_prompt_logprobs=body.top_logprobs)
     return replace(asked, sampling=sampling, delivery=delivery)
 
 
@@ -119,14 +126,17 @@ def read_completion(raw: bytes) -> Asked:
     asked = _asked(body, read_prompts(body.prompt), 1 if echo_only else limit)
     # A truth value is none of OpenAI's numbers, but 0 and 1 in vLLM's eyes.
     num_logprobs = None if body.logprobs is False or body.logprobs is None else int(body.logprobs)
-    if body.echo and num_logprobs is not None:
-        raise BadField(
-            "logprobs",
-            "echo with logprobs asks how likely the prompt was, which the engine does not compute",
-            "leave one of them out",
-        )
-    sampling = replace(asked.sampling, num_logprobs=num_logprobs)
-    return replace(asked, sampling=sampling, delivery=replace(asked.delivery, echo_only=echo_only))
+    sampling = read_logprobs(body, asked.sampling, num_logprobs)
+    if body.echo and body.prompt_logprobs is None:
+        sampling = replace(sampling, num_prompt_logprobs=num_logprobs)
+    if echo_only and sampling.logprob_token_ids:
+        raise BadField("logprob_token_ids", "logprob_token_ids is of the answer, and max_tokens is 0")
+    delivery = replace(
+        asked.delivery, echo_only=echo_only, echoes_logprobs=bool(body.echo) and num_logprobs is not None
+    )
+    return replace(
+        asked, sampling=sampling, delivery=delivery, add_special_tokens=body.add_special_tokens is not False
+    )
 
 
 def _asked(body: Body, prompts: tuple[Prompt, ...], max_tokens: int | None) -> Asked:
@@ -145,6 +155,8 @@ def _asked(body: Body, prompts: tuple[Prompt, ...], max_tokens: int | None) -> A
         truncation=_truncation(body),
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
+        request_id=(body.request_id or "")[:LONGEST_REQUEST_ID],
+        add_special_tokens=bool(body.add_special_tokens),
         service_tier=body.service_tier,
         delivery=_delivery(body),
     )
@@ -163,6 +175,8 @@ def _delivery(body: Body) -> Delivery:
         include_usage=include_usage,
         continuous_usage_stats=include_usage and options is not None and bool(options.continuous_usage_stats),
         echo=bool(body.echo),
+        returns_token_ids=bool(body.return_token_ids),
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
     )
 
 
