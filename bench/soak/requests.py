@@ -189,7 +189,7 @@ ABSURD: tuple[dict[str, Any], ...] = (
     {"response_format": {"type": "poem"}},
     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no"}}}},
     {"tools": "all"},
-    {"prompt_logprobs": 3},
+    {"prompt_logprobs": 300},
     {"priority": 5},
 )
 
@@ -200,7 +200,7 @@ def absurd(facts: Facts, chance: random.Random) -> Visit:
 
 
 def never_fits(facts: Facts, chance: random.Random) -> Visit:
-    too_long = facts.max_model_len + chance.randint(0, 500)
+    too_long = facts.max_model_len + chance.randint(1, 500)
     body = chance.choice(
         [
             {"prompt": [1] * too_long, "max_tokens": 1},
@@ -275,6 +275,8 @@ def _body(chance: random.Random) -> dict[str, Any]:
     }
     if chance.random() < 0.2:
         body |= {"logprobs": True, "top_logprobs": chance.randint(0, 5)}
+    if not body["stream"] and chance.random() < 0.2:
+        body |= {"prompt_logprobs": chance.randint(0, 5)}
     if chance.random() < 0.2:
         body |= {"repetition_penalty": 1.1, "min_p": 0.05, "presence_penalty": 0.5}
     return body

@@ -53,6 +53,13 @@ def test_a_prefix_of_two_flags_names_both() -> None:
     assert "--max-num-queued-reqs, --max-num-queued-tokens" in refused.stderr
 
 
+def test_vllms_flags_of_tools_are_taken_and_other_formats_of_calls_are_not() -> None:
+    assert parsed("m.gguf", "--enable-auto-tool-choice", "--tool-call-parser", "hermes") == parsed("m.gguf")
+    refused = run("--tool-call-parser", "mistral")
+    assert refused.exit_code == 2
+    assert "'mistral' is not 'hermes'" in refused.stderr
+
+
 def test_a_misspelt_flag_is_answered_with_the_nearest() -> None:
     refused = run("--max-modle-len", "4")
     assert refused.exit_code == 2

@@ -22,7 +22,7 @@ class SentencePieceLike:
     vocab_size = 300
     words = ("▁the", "▁cat", "s", "▁", "▁sat", ",", "▁é")
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         raise NotImplementedError
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -16,6 +16,7 @@ def test_every_word_of_a_request_crosses() -> None:
         bad_words=((1,), (2, 3)),
         grammar=Grammar(GrammarKind.JSON, '{"type": "object"}'),
         num_logprobs=2,
+        logprob_token_ids=(5, 3),
         num_prompt_logprobs=0,
     )
     request = Request("r", (1, 2), sampling, 1, 2)

@@ -187,6 +187,15 @@ def test_an_answer_is_cut_to_what_the_context_leaves(server: RunningServer) -> N
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
+def test_an_answer_that_must_be_longer_than_the_context_leaves_is_refused(server: RunningServer) -> None:
+    for most in (None, 512):
+        refused = completion(server, max_tokens=most, min_tokens=503)
+        assert_refused(refused, 400, "min_tokens")
+    assert_refused(
+        chat(server, max_tokens=None, min_tokens=510), 400, "min_tokens is 510, and the answer can"
+    )
+
+
 def test_a_request_id_may_stand_in_the_body_and_the_header_goes_before_it(server: RunningServer) -> None:
     body = {"prompt": PROMPT, "max_tokens": 1, "request_id": "of the body"}
     answer = post(server.port, COMPLETION, body)

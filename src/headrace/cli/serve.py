@@ -87,6 +87,7 @@ def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
         "Server": (
             *("host", "port", "uds", "served_model_name", "api_key", "config"),
             *("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "shutdown_timeout", "warmup"),
+            *("tool_call_parser", "enable_auto_tool_choice"),
         ),
         "Budgets of the queue": (
             *("max_num_queued_reqs", "max_num_queued_tokens", "queue_timeout", "request_timeout"),

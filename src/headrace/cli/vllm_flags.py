@@ -28,8 +28,6 @@ NOT_HERE = {
     "--model": "give the model without a flag: headrace serve MODEL",
     "--cpu-offload-gb": "everything is in the machine's own memory: leave it out",
     "--kv-offloading-size": "the KV cache is in the machine's own memory: --kv-cache-memory-bytes",
-    "--enable-auto-tool-choice": "tools need no flag: leave it out",
-    "--tool-call-parser": "tools need no flag: leave it out",
     "--api-server-count": "one process speaks HTTP: leave it out",
     "--enable-log-requests": "requests are not logged, so prompts cannot leak; /metrics counts them",
     "--disable-uvicorn-access-log": "there is no access log: leave it out",

@@ -62,7 +62,7 @@ class OpenVinoTokenizer:
     def vocab_size(self) -> int:
         return self._vocab_size
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Raises `BadInput` for text that is not Unicode (lone surrogates)."""
         try:
             text.encode()
@@ -73,7 +73,8 @@ class OpenVinoTokenizer:
         if not text:
             return []
         with self._lock:
-            return self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0].tolist()
+            tokens = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            return tokens.input_ids.data[0].tolist()
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Ids that the vocabulary does not have say nothing."""

@@ -149,7 +149,6 @@ class FrontEnd:
         return replace(
             asked.sampling,
             max_tokens=max_tokens,
-            min_tokens=min(asked.sampling.min_tokens, max_tokens),
             seed=seed,
             eos_token_id=None if asked.ignore_eos else self.tokenizer.eos_token_id,
             bad_words=bad_words,
@@ -234,4 +233,11 @@ def _room(asked: Asked, prompt_tokens: int, max_model_len: int) -> int:
             f"max_tokens is {asked.max_tokens}, more than the maximum context length of {max_model_len}",
             "lower it, or leave it out",
         )
-    return room if asked.max_tokens is None else min(room, asked.max_tokens)
+    most = room if asked.max_tokens is None else min(room, asked.max_tokens)
+    if asked.sampling.min_tokens > most:
+        raise BadField(
+            "min_tokens",
+            f"min_tokens is {asked.sampling.min_tokens}, and the answer can have {most} tokens",
+            "lower it",
+        )
+    return most
