@@ -12,7 +12,7 @@ from pathlib import Path
 
 MOST_FUNCTION_LINES = 50
 MOST_FILE_LINES = 400
-MOST_WAIVERS = 17  # lower it when one goes; raising it needs a very good reason
+MOST_WAIVERS = 15  # lower it when one goes; raising it needs a very good reason
 
 ROOTS = ("src", "tests", "bench", "tools")
 WAIVER = re.compile(r"#\s*(noqa|type:\s*ignore|pyright:\s*ignore|pragma:\s*no cover)(?P<rest>.*)")

@@ -1,4 +1,4 @@
-"""`headrace serve MODEL`: an OpenAI-compatible server, from one file."""
+"""`headrace serve MODEL`: an OpenAI-compatible server, by path or by name."""
 
 import os
 from dataclasses import replace
@@ -38,6 +38,7 @@ class Options(BudgetOptions):
     host: str
     port: int
     uds: str | None
+    revision: str | None
     served_model_name: tuple[str, ...]
     api_key: tuple[str, ...]
     ssl_certfile: str | None
@@ -85,7 +86,7 @@ def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
     short_help="An OpenAI-compatible server, from one file.",
     sections={
         "Server": (
-            *("host", "port", "uds", "served_model_name", "api_key", "config"),
+            *("host", "port", "uds", "revision", "served_model_name", "api_key", "config"),
             *("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "shutdown_timeout", "warmup"),
             *("tool_call_parser", "enable_auto_tool_choice"),
         ),
@@ -114,7 +115,8 @@ def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
     "--served-model-name",
     multiple=True,
     metavar="NAME",
-    help="What clients call the model; may be given several times.  [default: its own name]",
+    help="What clients call the model; may be given several times.  [default: MODEL as on the hub, "
+    "or the file's own name]",
 )
 @click.option(
     "--shutdown-timeout",
@@ -150,11 +152,13 @@ def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
 def serve(model: str, **options: Unpack[Options]) -> None:
     """Serve MODEL behind an OpenAI-compatible API, with vLLM's scheduling.
 
-    MODEL is `smollm2` (built in, fetched once), the path of a .gguf file, or a folder with OpenVINO IR.
-    Flags have vLLM's names and defaults.
+    MODEL is `smollm2` (built in, fetched once), the path of a .gguf file or of a folder with OpenVINO IR,
+    or a name on Hugging Face: ORG/NAME, ORG/NAME:QUANT, ORG/NAME/FILE.gguf. Flags have vLLM's names and
+    defaults.
 
     \b
       headrace serve smollm2
+      headrace serve Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0
       headrace serve ./qwen2.5-0.5b-instruct-q8_0.gguf --max-model-len 4096
       headrace serve smollm2 --long-prefill-token-threshold 192
 
@@ -165,7 +169,7 @@ def serve(model: str, **options: Unpack[Options]) -> None:
     tls = _tls(options)
     with _bind(options) as listener:
         with terminated_like_interrupted():  # it may be converting: that takes a process and a folder
-            files = locate(model)
+            files = locate(model, options["revision"])
         flags = decide(options, files.max_model_len, files.weights_bytes)
         names = options["served_model_name"] or (files.name,)
         service = Service(

@@ -12,6 +12,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _FILE = click.Path(dir_okay=False)
 
 _OPTIONS = (
+    click.option(
+        "--revision",
+        metavar="NAME",
+        help="Branch, tag or commit of a hub's repository.  [default: its main branch]",
+    ),
     click.option("--uds", type=_FILE, metavar="PATH", help="Listen on a Unix socket instead."),
     click.option(
         "--api-key",

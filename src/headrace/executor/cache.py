@@ -5,11 +5,14 @@ which dies, or two that do the same at once, leave either nothing or the finishe
 """
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from headrace.core.errors import ModelOutOfReach
+
+MAKE_ROOM = "make room there, or name another folder: in HEADRACE_CACHE, for downloads from a hub in HF_HOME"
 
 
 def cache_folder() -> Path:
@@ -19,6 +22,16 @@ def cache_folder() -> Path:
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "headrace"
     return Path.home() / ".cache" / "headrace"
+
+
+def require_room(folder: Path, needed_bytes: int, purpose: str) -> None:
+    """Raises `ModelOutOfReach` where `folder` has less room than that. It need not exist yet."""
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed_bytes:
+        raise ModelOutOfReach(
+            f"{purpose} needs {needed_bytes:,} bytes in {folder}; {free:,} are free", MAKE_ROOM
+        )
 
 
 def put(place: Path, make: Callable[[Path], Path]) -> None:
@@ -40,7 +53,7 @@ def put(place: Path, make: Callable[[Path], Path]) -> None:
         reason = error.strerror or str(error)
         raise ModelOutOfReach(
             f"cannot write {place}: {reason}",
-            "make room there, or name another folder in HEADRACE_CACHE",
+            MAKE_ROOM,
         ) from error
 
 

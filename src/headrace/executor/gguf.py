@@ -6,6 +6,9 @@ Knows nothing of what the numbers mean to a model. The header is walked once, wh
 claims: every count is held against the bytes that are left before anything of that size is read,
 so a file that lies costs an error and nothing else. The PyPI package `gguf` would do the reading,
 but brings an HTTP client along and trusts its input.
+
+What OpenVINO GenAI's reader takes was found by trying (2026.4; a test tries again): `READABLE_TYPES` and
+`READABLE_ARCHITECTURES`. It is said here, because that reader loads the whole file before it finds out.
 """
 
 import struct
@@ -42,13 +45,30 @@ _BLOCK = {  # tensor type: (numbers in a block, bytes of a block)
     24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 30: (1, 2),
 }  # fmt: skip
 
+READABLE_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+READABLE_TYPES = {1: "F16", 2: "Q4_0", 3: "Q4_1", 8: "Q8_0", 12: "Q4_K", 14: "Q6_K"}
+_OTHER_TYPES = {
+    0: "F32", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K",
+    16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
+    23: "IQ4_XS", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """Single values by key (arrays are passed over), and how many tensors follow."""
+    """Single values by key (arrays are passed over), how many tensors follow, and of which types its
+    matrices are.
+    """
 
     metadata: dict[str, Scalar]
     tensors: int
+    matrix_types: frozenset[int]
+
+    @property
+    def unreadable_types(self) -> list[str]:
+        """Of the matrices, for people."""
+        others = self.matrix_types - READABLE_TYPES.keys()
+        return sorted(_OTHER_TYPES.get(each, f"type {each}") for each in others)
 
     def text(self, key: str) -> str | None:
         value = self.metadata.get(key)
@@ -57,6 +77,16 @@ class GgufHeader:
     def count(self, key: str) -> int | None:
         value = self.metadata.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def refuse_architecture(name: str, architecture: str) -> None:
+    """Raises `ModelUnusable` for what OpenVINO GenAI has no model code for."""
+    if architecture not in READABLE_ARCHITECTURES:
+        raise ModelUnusable(
+            f"{name} is a model of architecture {architecture}; OpenVINO GenAI reads GGUF files of "
+            f"{', '.join(READABLE_ARCHITECTURES)}",
+            "convert the original with `optimum-cli export openvino` and give that folder",
+        )
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -80,6 +110,7 @@ class _Reader:
         self._at = 0
         self._name = name
         self._items = 0
+        self._matrix_types: set[int] = set()
 
     def header(self) -> GgufHeader:
         if self._take(4) != b"GGUF":
@@ -105,7 +136,7 @@ class _Reader:
                 f"{self._name} is cut off: it has {self._size} bytes and its tensors need {needed}",
                 "download it again",
             )
-        return GgufHeader(metadata, tensors)
+        return GgufHeader(metadata, tensors, frozenset(self._matrix_types))
 
     def _walk_tensors(self, tensors: int) -> int:
         """The end of the last tensor, counted from the start of the data."""
@@ -118,9 +149,10 @@ class _Reader:
             numbers = 1
             for _ in range(dimensions):
                 numbers *= int(self._number("<Q"))
-            per_block, block_bytes = _BLOCK.get(
-                int(self._number("<I")), (1, 0)
-            )  # unknown: only its start counts
+            kind = int(self._number("<I"))
+            if dimensions > 1:
+                self._matrix_types.add(kind)
+            per_block, block_bytes = _BLOCK.get(kind, (1, 0))  # unknown: only its start counts
             end = max(end, int(self._number("<Q")) + numbers // per_block * block_bytes)
         return end
 

@@ -1,8 +1,9 @@
 r"""From what a user calls a model to files that can be run.
 
     smollm2 --fetch--> .gguf --convert, once--> CACHE/ir/KEY/ --\
-    path to a .gguf file ------------^                          >-- ModelFiles
-    path to a folder with OpenVINO IR -------------------------/
+    ORG/NAME[:QUANT] --hub----------^                            \
+    path to a .gguf file -----------^                             >-- ModelFiles
+    path to a folder with OpenVINO IR ---------------------------/
 
 Knows names, folders and headers; nothing of tensors. Everything that is wrong with a model is found
 here and said as `ModelUnusable` or, when the name itself is wrong, `BadInput`.
@@ -12,25 +13,29 @@ import difflib
 import hashlib
 import json
 import re
+import shutil
+import stat
 import subprocess
 import sys
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from headrace.core.errors import BadInput, ModelUnusable
+from headrace.core.errors import BadInput, ModelOutOfReach, ModelUnusable
 from headrace.executor import cache, fetch
-from headrace.executor.gguf import GgufHeader, read_header
+from headrace.executor.gguf import READABLE_TYPES, GgufHeader, read_header, refuse_architecture
+from headrace.executor.hub_names import IR_PARTS, HubName, read_hub_name
+from headrace.executor.telling import say
 
-_IR_STEMS = ("openvino_model", "openvino_tokenizer", "openvino_detokenizer")
-_IR_FILES = tuple(f"{stem}{suffix}" for stem in _IR_STEMS for suffix in (".xml", ".bin"))
 _DESCRIPTION = "headrace.json"
 _LARGEST_CONFIG_BYTES = 1 << 24
-_CONVERT_TIMEOUT_S = 3600
+_TOKENIZERS_BYTES = 1 << 24
 _BUILT_IN = {model.name: model for model in (fetch.SMOLLM2,)}
 _WHAT_WORKS = (
-    "name one of: smollm2 (built in), the path of a .gguf file, the path of a folder with OpenVINO IR"
+    "name one of: smollm2 (built in), ORG/NAME or ORG/NAME:QUANT on a hub, the path of a .gguf file, "
+    "the path of a folder with OpenVINO IR"
 )
 _SHARD = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
@@ -51,20 +56,42 @@ class ModelFiles:
         return (self.folder / "openvino_model.bin").stat().st_size
 
 
-def locate(model: str) -> ModelFiles:
-    """Fetches, converts and caches as needed; what takes longer than a moment is told on stderr."""
+def locate(model: str, revision: str | None = None) -> ModelFiles:
+    """Fetches, converts and caches as needed; what takes longer than a moment is told on stderr.
+
+    `revision` is a branch, tag or commit of a hub's repository. What is on the disk goes before a hub.
+    """
+    path = _path(model)
+    local = model in _BUILT_IN or path.exists()
+    if local and revision is not None:
+        raise BadInput(f"--revision is {revision!r}, and {model[:200]!r} is not from a hub", "leave it out")
     if built_in := _BUILT_IN.get(model):
         return _from_built_in(built_in)
+    if path.is_dir():
+        return _from_folder(path)
+    if path.is_file():
+        return _from_gguf(path, _key_of_file(path))
+    if local:
+        raise ModelUnusable(
+            f"{model} is {_kind(path)}, not a file", "give a .gguf file; copy it first if need be"
+        )
+    if name := read_hub_name(model):
+        return _from_hub(name, revision)
+    raise _not_found(model)
+
+
+def _path(model: str) -> Path:
     try:
         path = Path(model).expanduser()
-        is_folder, is_file = path.is_dir(), path.is_file()
+        path.exists()
     except (OSError, ValueError, RuntimeError) as error:
         raise BadInput(f"{model[:200]!r} is no usable path: {error}", _WHAT_WORKS) from error
-    if is_folder:
-        return _from_folder(path)
-    if is_file:
-        return _from_gguf(path, _key_of_file(path))
-    raise _not_found(model)
+    return path
+
+
+def _kind(path: Path) -> str:
+    mode = path.stat().st_mode
+    return "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def _from_built_in(built_in: fetch.BuiltIn) -> ModelFiles:
@@ -72,6 +99,17 @@ def _from_built_in(built_in: fetch.BuiltIn) -> ModelFiles:
     if converted := _read_converted(_place(key)):  # then the GGUF file itself is not needed
         return converted
     return _from_gguf(fetch.fetch(built_in), key, name=built_in.name)
+
+
+def _from_hub(name: HubName, revision: str | None) -> ModelFiles:
+    """Called as it was named, as vLLM has it."""
+    hub = import_module("headrace.executor.hub")  # 0.3 s of imports, which nobody else should pay
+    found = hub.find(name, revision)
+    if not found.is_gguf:
+        return replace(_from_folder(hub.get(found)), name=name.given)
+    key = _key(found.sha256)
+    files = _read_converted(_place(key)) or _from_gguf(hub.get(found), key)
+    return replace(files, name=name.given)
 
 
 def _from_gguf(path: Path, key: str, name: str | None = None) -> ModelFiles:
@@ -82,15 +120,18 @@ def _from_gguf(path: Path, key: str, name: str | None = None) -> ModelFiles:
     header = read_header(path)
     _refuse_shards(path.name, header.count("split.count"))
     files = _describe(path, header, name)
-    megabytes = path.stat().st_size / 1e6
-    message = (
-        f"headrace: converting {path.name} ({megabytes:.0f} MB) to OpenVINO, once; a few seconds per 100 MB"
-    )
-    print(message, file=sys.stderr, flush=True)  # noqa: T201 - progress for a person; stdout stays clean
+    size = path.stat().st_size
+    cache.require_room(place, room_to_convert(size), f"the conversion of {path.name}")
+    say(f"converting {path.name} ({size / 1e6:.0f} MB) to OpenVINO, once; a few seconds per 100 MB")
     cache.put(place, lambda temporary: _convert(path, temporary, files))
     converted = _read_converted(place)
     assert converted is not None, f"{place} was just written"
     return converted
+
+
+def room_to_convert(gguf_bytes: int) -> int:
+    """Weights come out as large as they went in, but those of Q6_K as 8 bits; and there are tokenizers."""
+    return gguf_bytes * 5 // 4 + _TOKENIZERS_BYTES
 
 
 def _describe(path: Path, header: GgufHeader, name: str | None) -> ModelFiles:
@@ -103,12 +144,20 @@ def _describe(path: Path, header: GgufHeader, name: str | None) -> ModelFiles:
             f"{path.name} (architecture {architecture}) has {header.tensors} tensors and no context length",
             "give a GGUF file of a whole language model, not of an adapter, a projector or a vocabulary",
         )
+    refuse_architecture(path.name, architecture)
+    if unreadable := header.unreadable_types:
+        raise ModelUnusable(
+            f"{path.name} has weights of {', '.join(unreadable)}, which OpenVINO GenAI cannot read",
+            f"take a file of another quantisation; {', '.join(READABLE_TYPES.values())} can be read, "
+            "Q8_0 most exactly",
+        )
     return ModelFiles(name or path.stem, path.parent, architecture, context)
 
 
 def _convert(gguf: Path, temporary: Path, files: ModelFiles) -> Path:
     folder = temporary / "ir"
     folder.mkdir()
+    within_s = 120 + gguf.stat().st_size // 1_000_000  # it takes a twentieth; a file may be made to hang it
     command = [sys.executable, "-m", "headrace.executor.convert", str(gguf), str(folder)]
     try:
         done = subprocess.run(  # noqa: S603 - our own module, no shell
@@ -116,21 +165,21 @@ def _convert(gguf: Path, temporary: Path, files: ModelFiles) -> Path:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=_CONVERT_TIMEOUT_S,
+            timeout=within_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise ModelUnusable(f"{gguf.name} was not converted within {_CONVERT_TIMEOUT_S} s") from error
+        raise ModelUnusable(f"{gguf.name} was not converted within {within_s} s") from error
     if done.returncode:
-        lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-        told = lines[-1].strip()[:300] if lines else "no message"
-        raise ModelUnusable(
-            f"OpenVINO GenAI cannot convert {gguf.name} (architecture {files.architecture}): {told}",
-            "it reads llama, qwen2 and qwen3 models; or convert the original with "
-            "`optimum-cli export openvino` and give that folder",
-        )
-    sizes = {name: (folder / name).stat().st_size for name in _IR_FILES}
-    checksums = {name: _crc32(folder / name) for name in _IR_FILES}
+        raise _not_converted(gguf, files, done.stdout.decode(errors="replace"))
+    describe_conversion(folder, files)
+    return folder
+
+
+def describe_conversion(folder: Path, files: ModelFiles) -> None:
+    """Beside the IR: whose it is, and sums by which a later start tells that it is whole."""
+    sizes = {name: (folder / name).stat().st_size for name in IR_PARTS}
+    checksums = {name: _crc32(folder / name) for name in IR_PARTS}
     description = {
         "name": files.name,
         "architecture": files.architecture,
@@ -139,15 +188,32 @@ def _convert(gguf: Path, temporary: Path, files: ModelFiles) -> Path:
         "crc32": checksums,
     }
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
-    return folder
+
+
+def _not_converted(gguf: Path, files: ModelFiles, said: str) -> ModelUnusable:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    told = lines[-1][:300] if lines else "no message"
+    if "iostream error" in told or "No space left" in told:  # all that OpenVINO says of a write that failed
+        needed, place = room_to_convert(gguf.stat().st_size), _place("")
+        free = shutil.disk_usage(place).free
+        return ModelOutOfReach(
+            f"cannot write the converted {gguf.name}: that takes about {needed:,} bytes in {place}, "
+            f"and {free:,} were free when it stopped",
+            cache.MAKE_ROOM,
+        )
+    return ModelUnusable(
+        f"OpenVINO GenAI cannot convert {gguf.name} (architecture {files.architecture}): {told}",
+        "is the file whole and sound? Else convert the original with `optimum-cli export openvino` "
+        "and give that folder",
+    )
 
 
 def _read_converted(folder: Path) -> ModelFiles | None:
     """What an earlier conversion left; None if it is not there or not as it was left."""
     try:
         description = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
-        whole = all((folder / name).stat().st_size == description["sizes_bytes"][name] for name in _IR_FILES)
-        if not whole or any(_crc32(folder / name) != description["crc32"][name] for name in _IR_FILES):
+        whole = all((folder / name).stat().st_size == description["sizes_bytes"][name] for name in IR_PARTS)
+        if not whole or any(_crc32(folder / name) != description["crc32"][name] for name in IR_PARTS):
             return None
         return ModelFiles(
             str(description["name"]),
@@ -169,7 +235,7 @@ def _crc32(path: Path) -> int:
 
 
 def _from_folder(folder: Path) -> ModelFiles:
-    missing = [name for name in _IR_FILES if not (folder / name).is_file()]
+    missing = [name for name in IR_PARTS if not (folder / name).is_file()]
     if "openvino_model.xml" in missing:
         raise _no_ir(folder)
     if missing:
@@ -225,7 +291,10 @@ def _refuse_shards(name: str, count: int | None = None) -> None:
 
 
 def _no_ir(folder: Path) -> ModelUnusable:
-    names = sorted(path.name for path in folder.iterdir())
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        return ModelUnusable(f"cannot read {folder}: {error.strerror}", "check its rights")
     ggufs = [name for name in names if name.endswith(".gguf")]
     if ggufs:
         return ModelUnusable(f"{folder} holds no OpenVINO IR, but {ggufs[0]}", f"give {folder / ggufs[0]}")
@@ -240,9 +309,4 @@ def _no_ir(folder: Path) -> ModelUnusable:
 def _not_found(model: str) -> BadInput:
     if close := difflib.get_close_matches(model.lower(), _BUILT_IN, n=1, cutoff=0.6):
         return BadInput(f"no model or file {model!r}", f"did you mean {close[0]}?")
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not model.endswith(".gguf"):
-        return BadInput(
-            f"there is no folder {model!r}; if it is a name on a model hub: nothing is downloaded from hubs",
-            "download a GGUF file of it (a repository ending in -GGUF has some) and give its path",
-        )
     return BadInput(f"no model or file {model!r}", _WHAT_WORKS)
