@@ -26,6 +26,7 @@ from headrace.net.server import Serving, bind
 OPTIONS: Options = {
     "host": "127.0.0.1",
     "port": 0,
+    "revision": None,
     "served_model_name": (),
     "uds": None,
     "api_key": (),
