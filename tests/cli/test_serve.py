@@ -162,7 +162,7 @@ def test_a_stop_while_the_model_is_made_ready_is_an_interruption(
     In the background of a script Ctrl-C is ignored; a stop must not be.
     """
 
-    def being_stopped(_model: str) -> None:
+    def being_stopped(_model: str, _revision: str | None) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr("headrace.cli.serve.locate", being_stopped)
