@@ -6,6 +6,8 @@ Speaks raw HTTP, so that it can break off wherever it likes. Runs in a thread of
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -31,6 +33,11 @@ class Exchange:
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
+
+    def reset(self) -> None:
+        """Break the connection off, as a process does that is killed."""
+        linger = struct.pack("ii", 1, 0)
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
     async def head(self, status: str = "200 OK", *headers: str) -> None:
         lines = [f"HTTP/1.1 {status}", *(headers or ("Content-Type: text/event-stream",)), "", ""]

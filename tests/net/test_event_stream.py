@@ -30,6 +30,19 @@ def test_events_come_out_whole_wherever_the_network_cut_them(
     assert received == [b"\n".join(lines) for lines in sent]
 
 
+@given(st.lists(st.sampled_from([b"data: a", b"data: ", b"data:b", b": c", b"", b"\rdata: d"]), max_size=12))
+def test_whole_reads_say_what_single_bytes_say(lines: list[bytes]) -> None:
+    """The short way for reads of whole events must not see others than the long one."""
+    at_once, bit_by_bit = EventStream(), EventStream()
+    whole = b"".join(line + b"\n\n" for line in lines)
+    for stream in (at_once, bit_by_bit):
+        assert stream.push(b"data: first\n\n") == [b"first"]
+
+    assert at_once.push(whole) == [
+        event for place in range(len(whole)) for event in bit_by_bit.push(whole[place : place + 1])
+    ]
+
+
 @pytest.mark.parametrize(
     ("sent", "received"),
     [

@@ -8,32 +8,32 @@ taken when bytes arrive, before they are parsed.
 
 Every request opens a connection of its own, as a new user does, and TTFT includes that: a kept one
 may be closing just as the next request is sent into it, which would count as the server's failure.
-aiohttp turns Nagle's algorithm off by itself. No proxy or login is taken from the environment:
+asyncio turns Nagle's algorithm off by itself. No proxy or login is taken from the environment:
 what is measured is the server that was named. No compression is offered: it would hold tokens back.
 """
 
 import asyncio
-import errno
-import os
 import re
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from headrace.core.errors import BadInput, TargetFailed
 from headrace.core.exchange import Answer, Ask, Broken
 from headrace.core.timeline import FailureKind
 from headrace.net.event_stream import EventStream, EventTooLong
-from headrace.net.transcript import StreamBroke, Transcript, error_message, shorten
+from headrace.net.exchange import ConnectionBroke, Head, Host, exchange
+from headrace.net.fetch import fetch, refusal, request_head
+from headrace.net.transcript import StreamBroke, Transcript, shorten
 
 DEFAULT_TIMEOUT_S = 120.0
 
 _API_PATH = re.compile(r"/v1(/models|/completions|/chat/completions)?/*$")
 _MOST_ERROR_BYTES = 16_384
+_BODY_FIELDS = b"Content-Type: application/json\r\nContent-Length: "
 
 
 class HttpSender:
@@ -48,27 +48,30 @@ class HttpSender:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         api_key: str | None = None,
     ) -> None:
-        self._url = f"{base_url(url)}/v1/chat/completions"
+        self._host = Host(base_url(url))
+        address = f"{base_url(url)}/v1/chat/completions"
+        self._head = request_head("POST", address, api_key) + _BODY_FIELDS
         self._model = model
         self._clock = clock
         self._timeout_s = timeout_s
-        self._session = _session(api_key)
 
     async def __aenter__(self) -> Self:
+        await self._host.look_up()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.close()
+        """Every request has closed its own connection."""
 
     async def send(self, ask: Ask) -> Answer | Broken:
         body = _body(ask, self._model)
+        request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
         heard = Transcript(ask)
         sent_at = self._clock()
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._listen(body, heard)
+                await self._listen(request, heard)
             return heard.answer(sent_at)
         except StreamBroke as error:
             kind, reason = error.kind, str(error)
@@ -77,35 +80,51 @@ class HttpSender:
         except TimeoutError:
             kind = FailureKind.TIMED_OUT
             reason = f"not finished {self._timeout_s:g} s after it was sent"
-        except (aiohttp.ClientError, OSError) as error:
-            kind, reason = _translate(error)
         return Broken(self._clock(), kind, reason, heard.tokens_received)
 
-    async def _listen(self, body: bytes, heard: Transcript) -> None:
-        # A redirect is not followed: it would time two servers and call it one.
-        async with self._session.post(self._url, data=body, allow_redirects=False) as response:
-            if response.status != 200:
-                raise StreamBroke(FailureKind.REFUSED, await _refusal(response))
-            try:
-                await self._follow(response, heard)
-            except aiohttp.ClientPayloadError:
-                if not heard.is_whole:
-                    raise
+    async def _listen(self, request: bytes, heard: Transcript) -> None:
+        listener = _Listener(heard)
+        try:
+            await exchange(self._host, request, listener, self._clock)
+        except ConnectionBroke:
+            if not heard.is_whole:
+                raise
+        listener.conclude()
 
-    async def _follow(self, response: aiohttp.ClientResponse, heard: Transcript) -> None:
-        stream = EventStream()
-        first_bytes, heard_events = b"", False
-        async for received in response.content.iter_any():
-            at = self._clock()
-            first_bytes = first_bytes or received
-            for data in stream.push(received):
-                heard_events = True
-                heard.hear(data, at)
-            if heard.has_ended:
-                return
-        if first_bytes and not heard_events and response.content_type != "text/event-stream":
-            said = f"answered with {response.content_type} instead of a stream: {shorten(first_bytes)}"
-            raise StreamBroke(FailureKind.MALFORMED, said)
+
+class _Listener:
+    """Turns an answer into events for a transcript, or into the reason why there are none."""
+
+    def __init__(self, heard: Transcript) -> None:
+        self._heard = heard
+        self._head = Head()
+        self._stream = EventStream()
+        self._first_bytes = b""
+        self._heard_events = False
+
+    def begins(self, head: Head) -> None:
+        self._head = head
+
+    def hears(self, body: bytes, at: float) -> bool:
+        if self._head.status != 200:
+            self._first_bytes += body[:_MOST_ERROR_BYTES]
+            return len(self._first_bytes) >= _MOST_ERROR_BYTES
+        if not self._heard_events:
+            self._first_bytes = self._first_bytes or body
+        for data in self._stream.push(body):
+            self._heard_events = True
+            self._heard.hear(data, at)
+        return self._heard.has_ended
+
+    def conclude(self) -> None:
+        """All has been heard. Raises `StreamBroke` if that was no stream."""
+        head, said = self._head, self._first_bytes
+        if head.status != 200:
+            # A redirect is not followed: it would time two servers and call it one.
+            raise StreamBroke(FailureKind.REFUSED, refusal(head, said))
+        if said and not self._heard_events and head.content_type != "text/event-stream":
+            what = f"answered with {head.content_type} instead of a stream: {shorten(said)}"
+            raise StreamBroke(FailureKind.MALFORMED, what)
 
 
 async def served_models(url: str, *, timeout_s: float = 10.0, api_key: str | None = None) -> list[str]:
@@ -113,19 +132,11 @@ async def served_models(url: str, *, timeout_s: float = 10.0, api_key: str | Non
     address = f"{base_url(url)}/v1/models"
     hint = "is a server running there? one that lists no models needs --model"
     try:
-        async with (
-            asyncio.timeout(timeout_s),
-            _session(api_key) as session,
-            session.get(address, allow_redirects=False) as response,
-        ):
-            if response.status != 200:
-                raise TargetFailed(f"{address} answered {await _refusal(response)}", hint)
-            body = await response.read()
+        body = await fetch(address, timeout_s=timeout_s, api_key=api_key)
         models = [model.id for model in msgspec.json.decode(body, type=_Models).data]
-    except TimeoutError:
-        raise TargetFailed(f"{address} did not answer within {timeout_s:g} s", hint) from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise TargetFailed(f"{address}: {_translate(error)[1]}", hint) from error
+    except StreamBroke as error:
+        said = "answered " if error.kind is FailureKind.REFUSED else ""
+        raise TargetFailed(f"{address}: {said}{error}", hint) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TargetFailed(f"{address} does not list models: {error}", hint) from error
     if not models:
@@ -136,14 +147,9 @@ async def served_models(url: str, *, timeout_s: float = 10.0, api_key: str | Non
 async def server_version(url: str, *, timeout_s: float = 2.0, api_key: str | None = None) -> str | None:
     """For the record, where the server tells it (vLLM and Headrace do); nothing depends on it."""
     try:
-        async with (
-            asyncio.timeout(timeout_s),
-            _session(api_key) as session,
-            session.get(f"{base_url(url)}/version", allow_redirects=False) as response,
-        ):
-            body = await response.read() if response.status == 200 else b""
+        body = await fetch(f"{base_url(url)}/version", timeout_s=timeout_s, api_key=api_key)
         return msgspec.json.decode(body, type=_Version).version
-    except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (StreamBroke, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -158,7 +164,7 @@ def base_url(text: str) -> str:
         raise BadInput(f"{text!r} is no address of a server: {error}", hint) from error
     if parts.scheme not in ("http", "https"):
         raise BadInput(f"{text!r}: only http and https servers can be measured, not {parts.scheme!r}", hint)
-    if not host or any(c.isspace() for c in whole) or parts.username is not None:
+    if not host or not whole.isascii() or any(c.isspace() for c in whole) or parts.username is not None:
         raise BadInput(f"{text!r} is no address of a server", hint)
     if parts.query or parts.fragment:
         raise BadInput(f"{text!r}: an address of a server ends before '?' and '#'", hint)
@@ -178,18 +184,6 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _session(api_key: str | None) -> aiohttp.ClientSession:
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "X-Headrace-Bill": "1"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=True),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers=headers,
-    )
-
-
 def _body(ask: Ask, model: str) -> bytes:
     body = {
         "model": model,
@@ -203,27 +197,3 @@ def _body(ask: Ask, model: str) -> bytes:
     if ask.priority:  # vLLM refuses the field unless its policy is `priority`
         body["priority"] = ask.priority
     return msgspec.json.encode(body)
-
-
-async def _refusal(response: aiohttp.ClientResponse) -> str:
-    status = f"{response.status} {response.reason or ''}".strip()
-    if 300 <= response.status < 400:
-        return f"{status}: redirects to {shorten(response.headers.get('Location', 'nowhere'))}"
-    said = error_message(await response.content.read(_MOST_ERROR_BYTES))
-    return f"{status}: {said}" if said else status
-
-
-def _translate(error: aiohttp.ClientError | OSError) -> tuple[FailureKind, str]:
-    """What aiohttp's errors mean to a person who knows nothing of aiohttp."""
-    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-        return FailureKind.CLIENT_ERROR, "out of file handles here; raise the limit (ulimit -n)"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return FailureKind.UNREACHABLE, f"no host of the name {error.host}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        why = os.strerror(error.errno) if error.errno else str(error)
-        return FailureKind.UNREACHABLE, f"no connection: {why}"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return FailureKind.CUT, "the server closed the connection before it answered"
-    if isinstance(error, aiohttp.ClientResponseError):
-        return FailureKind.MALFORMED, f"not an HTTP answer: {shorten(error.message)}"
-    return FailureKind.CUT, f"the connection broke: {shorten(str(error))}"

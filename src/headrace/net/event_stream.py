@@ -34,6 +34,12 @@ class EventStream:
 
     def push(self, received: bytes) -> list[bytes]:
         """The data of each event that `received` completes."""
+        if (
+            self._is_between_events
+            and len(received) < MOST_EVENT_BYTES
+            and (whole := _whole_events(received))
+        ):
+            return whole
         if self._after_cr and received.startswith(b"\n"):
             received = received[1:]
             self._after_cr = False
@@ -49,6 +55,10 @@ class EventStream:
                 events.append(event)
         self._grow(rest)
         return events
+
+    @property
+    def _is_between_events(self) -> bool:
+        return not (self._at_start or self._line or self._data or self._after_cr or self._size)
 
     def _grow(self, part: bytes) -> None:
         self._line += part
@@ -71,3 +81,13 @@ class EventStream:
         elif not self._data:
             self._size = 0  # comments between events may go on for as long as a server likes
         return None
+
+
+def _whole_events(received: bytes) -> list[bytes] | None:
+    """What nearly every read of a stream gives: whole events of one `data:` line each. None for all else."""
+    if not received.endswith(b"\n\n") or b"\r" in received:
+        return None
+    parts = received[:-2].split(b"\n\n")
+    if all(part.startswith(b"data: ") and b"\n" not in part for part in parts):
+        return [part[6:] for part in parts]
+    return None

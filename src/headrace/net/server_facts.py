@@ -12,10 +12,11 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from headrace.net.client import base_url
+from headrace.net.fetch import fetch
+from headrace.net.transcript import StreamBroke
 
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -45,13 +46,11 @@ _CONFIGS = ("cache_config", "scheduler_config", "model_config")
 async def server_facts(url: str, *, api_key: str | None = None) -> ServerFacts:
     """Asks in all places; one that does not answer tells nothing."""
     base = base_url(url)
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        models, metrics, info = await asyncio.gather(
-            _get(session, f"{base}/v1/models"),
-            _get(session, f"{base}/metrics"),
-            _get(session, f"{base}/server_info?config_format=json"),
-        )
+    models, metrics, info = await asyncio.gather(
+        _get(f"{base}/v1/models", api_key),
+        _get(f"{base}/metrics", api_key),
+        _get(f"{base}/server_info?config_format=json", api_key),
+    )
     return facts_of(models, metrics, info)
 
 
@@ -97,12 +96,8 @@ def _number(value: object) -> int | None:
     return int(str(value)) if str(value).isdecimal() else None
 
 
-async def _get(session: aiohttp.ClientSession, address: str) -> bytes:
+async def _get(address: str, api_key: str | None) -> bytes:
     try:
-        async with (
-            asyncio.timeout(_TIMEOUT_S),
-            session.get(address, allow_redirects=False) as response,
-        ):
-            return await response.read() if response.status == 200 else b""
-    except (TimeoutError, aiohttp.ClientError, OSError):
+        return await fetch(address, timeout_s=_TIMEOUT_S, api_key=api_key)
+    except StreamBroke:
         return b""
