@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import BadInput, HeadraceError, ModelUnusable
 from headrace.executor import models
-from headrace.executor.gguf import read_header
+from headrace.executor.gguf import first_token_id, read_header
 from headrace.executor.models import ModelFiles, locate
 
 IR = [f"openvino_{part}.{kind}" for part in ("model", "tokenizer", "detokenizer") for kind in ("xml", "bin")]
@@ -45,6 +45,8 @@ def gguf(
         body += text(key.replace("__", "."))
         if isinstance(value, str):
             body += struct.pack("<I", 8) + text(value)
+        elif isinstance(value, bool):
+            body += struct.pack("<I?", 7, value)
         elif isinstance(value, int):
             body += struct.pack("<II", 4, value)
         else:
@@ -69,6 +71,29 @@ def test_the_header_of_a_whole_file_is_read(tmp_path: Path) -> None:
         4096,
         1,
     )
+
+
+@pytest.mark.parametrize(
+    ("metadata", "token_id"),
+    [
+        ({"add_bos_token": True, "bos_token_id": 7}, 7),
+        ({"add_bos_token": False, "bos_token_id": 7, "model": "llama"}, None),
+        ({"bos_token_id": 7, "model": "gpt2", "pre": "qwen2"}, None),
+        ({"bos_token_id": 128000, "model": "gpt2", "pre": "llama-bpe"}, 128000),
+        ({"model": "llama"}, 1),
+        ({"bos_token_id": 0, "model": "llama"}, 0),
+        ({"add_bos_token": True}, None),
+        ({"add_bos_token": 1, "bos_token_id": 7}, None),
+        ({"add_bos_token": True, "bos_token_id": "<s>"}, None),
+    ],
+)
+def test_a_file_says_which_token_begins_every_text(
+    tmp_path: Path, metadata: dict[str, str | int | bool], token_id: int | None
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    named = {f"tokenizer__ggml__{key}": value for key, value in metadata.items()}
+    path.write_bytes(gguf(1, 64, (16,), 0, **named))
+    assert first_token_id(read_header(path)) == token_id
 
 
 @given(st.integers(0, len(WHOLE) - 1))
@@ -294,13 +319,27 @@ def test_a_conversion_with_one_flipped_bit_is_not_used(tmp_path: Path, name: str
         "name": "tiny",
         "architecture": "llama",
         "max_model_len": 100,
+        "first_token_id": 7,
         "sizes_bytes": {each: (tmp_path / each).stat().st_size for each in names},
         "crc32": {each: models._crc32(tmp_path / each) for each in names},
     }
     (tmp_path / "headrace.json").write_text(json.dumps(described))
-    assert models._read_converted(tmp_path) is not None
+    assert models._read_converted(tmp_path) == ModelFiles("tiny", tmp_path, "llama", 100, first_token_id=7)
     (tmp_path / name).write_bytes(b"as it was lefu")
     assert models._read_converted(tmp_path) is None
+
+
+def test_a_conversion_that_does_not_know_how_texts_begin_is_done_again(tmp_path: Path) -> None:
+    """Older ones did not note it, and completions of such models lacked their first token."""
+    nothing = dict.fromkeys(models.IR_PARTS, 0)
+    described = {"name": "tiny", "architecture": "llama", "max_model_len": 9, "sizes_bytes": nothing}
+    described["crc32"] = nothing
+    for each in nothing:
+        (tmp_path / each).touch()
+    (tmp_path / "headrace.json").write_text(json.dumps(described))
+    assert models._read_converted(tmp_path) is None
+    (tmp_path / "headrace.json").write_text(json.dumps({**described, "first_token_id": None}))
+    assert models._read_converted(tmp_path) is not None
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import BadInput
+from headrace.core.errors import BadInput, ModelUnusable
 from headrace.core.ports import Chat, ChatMessage
 from headrace.executor import convert
 from headrace.executor.models import ModelFiles
@@ -96,6 +96,18 @@ class TestBuiltIn:
             assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
         assert tokenizer.encode("") == []
         assert tokenizer.encode("Hello") == [19556]
+
+    def test_the_token_that_begins_every_text_of_a_model_is_added_on_demand(
+        self, files: ModelFiles, tokenizer: OpenVinoTokenizer
+    ) -> None:
+        """OpenVINO GenAI knows nothing of a file's add_bos_token. The built-in model has none."""
+        assert files.first_token_id is None
+        assert tokenizer.encode("Hello", add_special_tokens=True) == [19556]
+        begins = OpenVinoTokenizer(dataclasses.replace(files, first_token_id=1))
+        assert begins.encode("Hello", add_special_tokens=True) == [1, 19556]
+        assert begins.encode("Hello") == [19556]
+        with pytest.raises(ModelUnusable, match="the token 49152 before every text"):
+            OpenVinoTokenizer(dataclasses.replace(files, first_token_id=49_152))
 
     def test_special_tokens_in_a_text_are_recognised(self, tokenizer: OpenVinoTokenizer) -> None:
         tokens = tokenizer.encode("a<|im_end|>")

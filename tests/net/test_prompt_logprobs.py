@@ -1,5 +1,6 @@
 """How likely prompts were, and tokens by number: vLLM's fields, in vLLM's shapes."""
 
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -9,7 +10,7 @@ from openai.types import Completion
 from headrace.executor.scripted import ScriptedTokenizer
 from tests.net.http import Answer, get, post
 from tests.net.scripted import ANSWER
-from tests.net.serving import MODEL, RunningServer
+from tests.net.serving import MODEL, RunningServer, running, service
 from tests.net.test_refusals import CHAT, COMPLETION, USER, assert_refused
 
 PROMPT = "Hello, how"
@@ -178,6 +179,24 @@ def test_tokens_can_be_asked_for_by_number(server: RunningServer) -> None:
         refused = completion(server, **{**asked, "logprobs": 1, **wrong})
         assert_refused(refused)
         assert refused.json["error"]["param"] == "logprob_token_ids"
+
+
+def test_a_completion_begins_as_every_text_of_the_model_and_a_chat_as_its_template() -> None:
+    bos = ScriptedTokenizer.eos_token_id
+    with running(replace(service(), load_tokenizer=lambda: ScriptedTokenizer((bos,)))) as server:
+        for wanted, begins in ((None, [bos]), (True, [bos]), (False, [])):
+            asked = {"return_token_ids": True, "add_special_tokens": wanted}
+            assert completion(server, **asked).json["choices"][0]["prompt_token_ids"] == begins + TOKENS
+            body = {"prompt": PROMPT, "add_special_tokens": wanted}
+            assert post(server.port, "/tokenize", body).json["tokens"] == begins + TOKENS
+        for wanted in (None, True):
+            told = chat(server, return_token_ids=True, add_special_tokens=wanted).json["prompt_token_ids"]
+            assert (told[0] == bos) == bool(wanted)
+        ids = completion(server, prompt=TOKENS, return_token_ids=True).json["choices"][0]["prompt_token_ids"]
+        assert ids == TOKENS, "who sends tokens has said it all"
+        echoed = completion(server, echo=True, logprobs=0, max_tokens=0).json["choices"][0]
+        assert echoed["text"] == PROMPT
+        assert echoed["logprobs"]["tokens"] == ["<|end|>", *PROMPT]
 
 
 def test_an_answer_is_cut_to_what_the_context_leaves(server: RunningServer) -> None:

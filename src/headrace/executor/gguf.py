@@ -39,6 +39,9 @@ _MOST_KEYS = 1 << 16
 _MOST_TENSORS = 1 << 17
 _LONGEST_KEPT = 1 << 20  # bytes of a string; chat templates have some ten thousand
 
+_BEGINS_TEXTS = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "midm-2.0", "pixtral", "tekken"})
+"""Ways to split text whose tokenizers put a token first, for files that do not say: llama.cpp's list."""
+
 _BLOCK = {  # tensor type: (numbers in a block, bytes of a block)
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
     10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
@@ -87,6 +90,21 @@ def refuse_architecture(name: str, architecture: str) -> None:
             f"{', '.join(READABLE_ARCHITECTURES)}",
             "convert the original with `optimum-cli export openvino` and give that folder",
         )
+
+
+def first_token_id(header: GgufHeader) -> int | None:
+    """The token that the model wants before every text. None where it wants none.
+
+    `add_bos_token` says so; older files lack it, and then it depends on the kind of tokenizer.
+    """
+    said = header.metadata.get("tokenizer.ggml.add_bos_token")
+    by_words = header.text("tokenizer.ggml.model") == "llama"
+    wanted = (
+        said if isinstance(said, bool) else by_words or header.text("tokenizer.ggml.pre") in _BEGINS_TEXTS
+    )
+    token_id = header.metadata.get("tokenizer.ggml.bos_token_id", 1 if by_words else None)
+    is_id = isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0
+    return token_id if wanted and is_id else None
 
 
 def read_header(path: Path) -> GgufHeader:

@@ -25,7 +25,13 @@ from pathlib import Path
 
 from headrace.core.errors import BadInput, ModelOutOfReach, ModelUnusable
 from headrace.executor import cache, fetch
-from headrace.executor.gguf import READABLE_TYPES, GgufHeader, read_header, refuse_architecture
+from headrace.executor.gguf import (
+    READABLE_TYPES,
+    GgufHeader,
+    first_token_id,
+    read_header,
+    refuse_architecture,
+)
 from headrace.executor.hub_names import IR_PARTS, HubName, read_hub_name
 from headrace.executor.telling import say
 
@@ -50,6 +56,8 @@ class ModelFiles:
     architecture: str
     max_model_len: int
     """Context length the model was trained for, in tokens."""
+    first_token_id: int | None = None
+    """Before every text, where the folder's own tokenizer does not put it there."""
 
     @property
     def weights_bytes(self) -> int:
@@ -151,7 +159,7 @@ def _describe(path: Path, header: GgufHeader, name: str | None) -> ModelFiles:
             f"take a file of another quantisation; {', '.join(READABLE_TYPES.values())} can be read, "
             "Q8_0 most exactly",
         )
-    return ModelFiles(name or path.stem, path.parent, architecture, context)
+    return ModelFiles(name or path.stem, path.parent, architecture, context, first_token_id(header))
 
 
 def _convert(gguf: Path, temporary: Path, files: ModelFiles) -> Path:
@@ -184,6 +192,7 @@ def describe_conversion(folder: Path, files: ModelFiles) -> None:
         "name": files.name,
         "architecture": files.architecture,
         "max_model_len": files.max_model_len,
+        "first_token_id": files.first_token_id,
         "sizes_bytes": sizes,
         "crc32": checksums,
     }
@@ -220,6 +229,7 @@ def _read_converted(folder: Path) -> ModelFiles | None:
             folder,
             str(description["architecture"]),
             int(description["max_model_len"]),
+            None if description["first_token_id"] is None else int(description["first_token_id"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -46,6 +46,13 @@ class OpenVinoTokenizer:
                 "if the folder may be damaged, remove it and convert or export the model again",
             ) from error
         self._vocab_size = max(vocab.values()) + 1
+        self._first_token_id = files.first_token_id
+        if not 0 <= (files.first_token_id or 0) < self._vocab_size:
+            raise ModelUnusable(
+                f"{files.name} wants the token {files.first_token_id} before every text, "
+                f"and its vocabulary has {self._vocab_size} tokens",
+                "is the file whole? Convert or download it again",
+            )
         self._token_bytes = in_bytes({token_id: _as_bytes(text) for text, token_id in vocab.items()})
         self._grammars = Grammars(self.vocabulary)
         self._template = _ChatTemplate(
@@ -73,8 +80,11 @@ class OpenVinoTokenizer:
         if not text:
             return []
         with self._lock:
-            tokens = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-            return tokens.input_ids.data[0].tolist()
+            encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            tokens: list[int] = encoded.input_ids.data[0].tolist()
+        if add_special_tokens and self._first_token_id is not None:
+            tokens.insert(0, self._first_token_id)
+        return tokens
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Ids that the vocabulary does not have say nothing."""
