@@ -103,8 +103,9 @@ def first_token_id(header: GgufHeader) -> int | None:
         said if isinstance(said, bool) else by_words or header.text("tokenizer.ggml.pre") in _BEGINS_TEXTS
     )
     token_id = header.metadata.get("tokenizer.ggml.bos_token_id", 1 if by_words else None)
-    is_id = isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0
-    return token_id if wanted and is_id else None
+    if not wanted or not isinstance(token_id, int) or isinstance(token_id, bool) or token_id < 0:
+        return None
+    return token_id
 
 
 def read_header(path: Path) -> GgufHeader:
