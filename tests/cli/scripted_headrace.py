@@ -22,8 +22,9 @@ from headrace.core.settings import Settings
 from headrace.engine.engine import Engine
 from headrace.executor.scripted import ScriptedExecutor, ScriptedTokenizer
 from headrace.net.engine_process import Built
+from headrace.net.listening import bind
 from headrace.net.messages import Budget
-from headrace.net.server import Service, Serving, bind, serve
+from headrace.net.server import Service, Serving, serve
 from headrace.workload.mixed import MixedWorkload
 
 MAX_MODEL_LEN = 40_000  # a byte is a token here, a word some six of them

@@ -20,8 +20,9 @@ from headrace.cli.serve import Options, announcement, decide
 from headrace.core.errors import BadInput
 from headrace.core.settings import Settings
 from headrace.executor.scripted import ScriptedExecutor
+from headrace.net.listening import bind
 from headrace.net.messages import Budget
-from headrace.net.server import Serving, bind
+from headrace.net.server import Serving
 
 OPTIONS: Options = {
     "host": "127.0.0.1",

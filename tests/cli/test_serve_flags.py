@@ -11,7 +11,7 @@ from headrace.cli.main import main
 from headrace.cli.serve import serve
 from headrace.cli.vllm_flags import NOT_HERE, NOWHERE
 from headrace.core.errors import BadInput
-from headrace.net.listening import Tls, bind_uds
+from headrace.net.listening import Tls
 from tests.cli.test_serve import OPTIONS, decide
 
 
@@ -158,24 +158,6 @@ def test_a_share_of_the_memory_is_for_weights_and_cache_together() -> None:
 def test_a_share_that_cannot_be_had_is_refused_with_the_numbers(share: float, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         kv_bytes_of_share(share, 1000, 800, 100)
-
-
-def test_a_socket_that_a_dead_server_left_is_taken_over_and_one_in_use_is_not(tmp_path: Path) -> None:
-    path = str(tmp_path / "socket")
-    with bind_uds(path):
-        pass
-    with bind_uds(path) as served:
-        served.listen()
-        with pytest.raises(BadInput, match="somebody serves there"):
-            bind_uds(path)
-
-
-def test_a_socket_never_replaces_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "precious"
-    path.write_text("data")
-    with pytest.raises(BadInput, match="cannot listen"):
-        bind_uds(str(path))
-    assert path.read_text() == "data"
 
 
 def test_certificates_that_cannot_be_used_are_refused_before_the_model_is_looked_for(tmp_path: Path) -> None:

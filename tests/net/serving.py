@@ -11,7 +11,8 @@ from headrace.core.errors import HeadraceError
 from headrace.executor.scripted import ScriptedTokenizer
 from headrace.net.admission import Bounds
 from headrace.net.engine_process import Recipe
-from headrace.net.server import Server, Service, Serving, bind
+from headrace.net.listening import bind
+from headrace.net.server import Server, Service, Serving
 from tests.net.scripted import ScriptedRecipe
 
 MODEL = "scripted"

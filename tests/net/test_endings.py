@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import BadInput, EngineDied, ModelUnusable
-from headrace.net.server import bind
+from headrace.net.listening import bind
 from tests.net.http import Answer, get, post, posted
 from tests.net.scripted import ScriptedRecipe, crashing_recipe, endless_recipe, unusable_recipe
 from tests.net.serving import RunningServer, running, service
@@ -149,7 +149,8 @@ def test_an_address_that_is_none_is_refused(host: str, port: int) -> None:
 
 
 SERVER_PROGRAM = """
-from headrace.net.server import bind, serve
+from headrace.net.listening import bind
+from headrace.net.server import serve
 from tests.net.scripted import ScriptedRecipe
 from tests.net.serving import service
 

@@ -15,10 +15,10 @@ import pytest
 
 from headrace.core.errors import EngineDied
 from headrace.core.settings import Settings
-from headrace.net import restarts
-from headrace.net import server as server_module
+from headrace.net import listening, restarts
 from headrace.net.admission import Bounds
-from headrace.net.door import Door, Patient
+from headrace.net.connection import Patient
+from headrace.net.door import Door
 from tests.net.http import Answer, connected, get, post, posted, read_answer
 from tests.net.scripted import SETTINGS, OnceRecipe, ScriptedRecipe, dying_recipe
 from tests.net.serving import RunningServer, running, service
@@ -332,7 +332,7 @@ def test_a_client_that_does_not_read_yet_holds_no_blocks_once_its_answer_is_comp
 
 @pytest.mark.slow
 def test_a_client_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "NOT_READ_FOR_MS", 100)
+    monkeypatch.setattr(listening, "NOT_READ_FOR_MS", 100)
     recipe = dataclasses.replace(NEVER_READ, step_s=0.0005)
     with running(service(recipe)) as server, who_does_not_read(server):
         aborted = 'finished_reason="abort"'
@@ -345,42 +345,3 @@ def send_post(connection: socket.socket, body: object) -> None:
     connection.sendall(
         f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
     )
-
-
-# --- keys ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def locked_server() -> Generator[RunningServer, None, None]:
-    with running(service(api_keys=("first-key", "clé-deux"))) as started:
-        yield started
-
-
-@pytest.mark.parametrize("authorization", ["Bearer first-key", "bearer first-key"])
-def test_any_of_the_keys_opens_the_door(locked_server: RunningServer, authorization: str) -> None:
-    assert post(locked_server.port, CHAT, SHORT, Authorization=authorization).status == 200
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"Authorization": "Bearer"},
-        {"Authorization": "Bearer first-kex"},
-        {"Authorization": "Bearer first-key2"},
-        {"Authorization": "Basic first-key"},
-        {"Authorization": "first-key"},
-    ],
-    ids=str,
-)
-def test_without_a_right_key_nothing_is_served(locked_server: RunningServer, headers: dict[str, str]) -> None:
-    for body in (SHORT, b"x" * 300_000):
-        refused = post(locked_server.port, CHAT, body, **headers)
-        assert refused.status == 401
-        assert refused.json["error"]["type"] == "AuthenticationError"
-    assert get(locked_server.port, "/v1/models").status == 401
-
-
-def test_what_is_about_the_server_needs_no_key(locked_server: RunningServer) -> None:
-    for path in ("/health", "/metrics", "/version", "/ping"):
-        assert get(locked_server.port, path).status == 200

@@ -4,7 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -24,7 +24,12 @@ def slow_server() -> Generator[RunningServer, None, None]:
         yield started
 
 
-def gauge(server: RunningServer, name: str, labels: str = "") -> float:
+class HasPort(Protocol):
+    @property
+    def port(self) -> int: ...
+
+
+def gauge(server: HasPort, name: str, labels: str = "") -> float:
     text = get(server.port, "/metrics").body.decode()
     found = re.search(rf"^{name}{{[^}}]*{labels}[^}}]*}} (\S+)$", text, re.MULTILINE)
     assert found, f"no {name} in the metrics"

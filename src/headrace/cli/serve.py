@@ -23,8 +23,8 @@ from headrace.executor.graph import KvCacheDtype
 from headrace.executor.models import locate
 from headrace.executor.tokenizer import OpenVinoTokenizer
 from headrace.net.admission import Bounds
-from headrace.net.listening import Listener, Tls, bind_uds
-from headrace.net.server import Service, Serving, bind
+from headrace.net.listening import Listener, Tls, bind, bind_uds
+from headrace.net.server import Service, Serving
 from headrace.net.server import serve as serve_until_stopped
 
 DEFAULTS = Limits(batched_tokens=2048, num_seqs=128)
@@ -186,13 +186,7 @@ def serve(model: str, **options: Unpack[Options]) -> None:
             tls=tls,
             api_keys=_api_keys(options),
         )
-        try:
-            serve_until_stopped(
-                service, listener, lambda serving: click.echo(announcement(names[0], serving))
-            )
-        finally:
-            if options["uds"]:
-                Path(options["uds"]).unlink(missing_ok=True)
+        serve_until_stopped(service, listener, lambda serving: click.echo(announcement(names[0], serving)))
 
 
 def _bind(options: Options) -> Listener:

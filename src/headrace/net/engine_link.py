@@ -11,7 +11,7 @@ import contextlib
 from multiprocessing.context import SpawnProcess
 
 from headrace.core.errors import EngineDied
-from headrace.net.engine_process import Recipe, how_it_ended, start_engine_process
+from headrace.net.engine_process import Recipe, how_it_ended, release, start_engine_process
 from headrace.net.messages import (
     LENGTH_BYTES,
     FromEngine,
@@ -38,13 +38,10 @@ class EngineLink:
         ready: Ready,
     ) -> None:
         self.ready = ready
+        self.pid = process.pid
         self._process = process
         self._reader = reader
         self._writer = writer
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
 
     def send(self, message: ToEngine) -> None:
         self._writer.write(frame(message))
@@ -71,7 +68,10 @@ class EngineLink:
 
 async def launch(recipe: Recipe) -> EngineLink:
     """Start an engine and wait until it is ready. Raises what kept it from starting."""
-    process, ours = start_engine_process(recipe)
+    try:
+        process, ours = start_engine_process(recipe)
+    except OSError as error:
+        raise EngineDied(f"the engine's process could not be started: {error}") from error
     try:
         reader, writer = await asyncio.open_connection(sock=ours)
         try:
@@ -112,3 +112,4 @@ async def _end_process(process: SpawnProcess, within_s: float) -> None:
     if process.is_alive():
         process.kill()
         await asyncio.to_thread(process.join)
+    release(process)

@@ -44,6 +44,9 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        # select() takes no descriptor beyond 1023, and a server with many clients hands out higher ones.
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
         self._unread = bytearray()
 
     def send(self, message: FromEngine) -> None:
@@ -55,7 +58,7 @@ class Channel:
 
         Raises `EOFError` when the other end is gone.
         """
-        while select.select((self._connection,), (), (), wait_s)[0]:
+        while self._poll.poll(None if wait_s is None else wait_s * 1000):
             data = self._connection.recv(_READ_BYTES)
             if not data:
                 raise EOFError

@@ -50,12 +50,21 @@ def start_engine_process(recipe: Recipe) -> tuple[SpawnProcess, socket.socket]:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         process.start()
+    except BaseException:
+        ours.close()
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
     # At exit, multiprocessing sends SIGTERM, which is ignored, and would then wait for ever.
     atexit.register(process.kill)
     return process, ours
+
+
+def release(process: SpawnProcess) -> None:
+    """Give back what an ended process still holds: two file descriptors, for every engine there has been."""
+    atexit.unregister(process.kill)
+    process.close()
 
 
 def how_it_ended(process: SpawnProcess) -> str:

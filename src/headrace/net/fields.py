@@ -49,8 +49,14 @@ def decode(kind: type[_Fields], raw: bytes) -> _Fields:
     except RecursionError as error:
         raise BadField(None, "the body is not valid JSON: nested too deeply") from error
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("fields that mean nothing here, passed over: %s", sorted(_names(raw) - _known(kind)))
+        unknown = _names(raw) - _known(kind)
+        _log.debug("%d fields that mean nothing here, passed over: %s", len(unknown), _loggable(unknown))
     return fields
+
+
+def _loggable(names: set[str]) -> list[str]:
+    """Only what looks like a field: a prompt that came as a name belongs in no log."""
+    return sorted(name for name in names if re.fullmatch(r"[a-z_]{1,40}", name))[:20]
 
 
 def has_field(raw: bytes, name: str) -> bool:

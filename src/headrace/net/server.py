@@ -1,6 +1,6 @@
 """A served model: port, engine, HTTP, and how all three end.
 
-    bind the port -> start the engine, load the tokenizer -> announce -> serve
+    bind (net/listening.py) -> start the engine, load the tokenizer -> announce -> serve
     SIGTERM or Ctrl-C: no new requests (503), running ones may end within a bound, then exit
     once more: at once
     the engine keeps dying: exit, with what it died of
@@ -10,7 +10,6 @@ The port is taken before the model is loaded, so that the commonest mistake cost
 
 import asyncio
 import contextlib
-import errno
 import resource
 import signal
 import socket
@@ -19,22 +18,24 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
-from headrace.core.errors import BadInput, Busy
+from headrace.core.errors import Busy
 from headrace.core.ports import Tokenizer
 from headrace.core.settings import Settings
 from headrace.net.admission import Bounds
 from headrace.net.app import make_app
-from headrace.net.door import Door, Patient
+from headrace.net.connection import Patient
+from headrace.net.door import Door
 from headrace.net.engine_client import EngineClient
 from headrace.net.engine_link import LEAVE_WITHIN_S
 from headrace.net.engine_process import Recipe
 from headrace.net.front_end import FrontEnd
 from headrace.net.gate import RETRY_AFTER_S, Gate
-from headrace.net.listening import Tls
+from headrace.net.listening import BACKLOG, Listener, Tls, cannot_listen, url_of
 from headrace.net.messages import Budget
 
-BACKLOG = 2048
 MOST_DESCRIPTORS = 65_536
 KEEP_ALIVE_S = 5
 LAST_BYTES_WITHIN_S = 1
@@ -65,35 +66,16 @@ class Serving:
     engine_pid: int | None
 
 
-NOT_READ_FOR_MS = 60_000
-"""A client that takes nothing for so long is cut off (where the system can: Linux)."""
-
-
-def serve(service: Service, listener: socket.socket, announce: Callable[[Serving], None]) -> None:
+def serve(service: Service, listener: Listener, announce: Callable[[Serving], None]) -> None:
     """Serve on what `bind` gave until a signal says stop. Raises what kept it from starting."""
     _allow_many_connections()
     asyncio.run(Server(service, listener).run(announce))
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """The port, taken but not yet listening. Raises `BadInput` if somebody has it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, NOT_READ_FOR_MS)
-    try:
-        listener.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise _cannot_listen(host, port, error) from error
-    return listener
-
-
 class Server:
     """One service, from start to end, in the running event loop."""
 
-    def __init__(self, service: Service, listener: socket.socket) -> None:
+    def __init__(self, service: Service, listener: Listener) -> None:
         self._service = service
         self._listener = listener
         self._gate = Gate()
@@ -125,7 +107,7 @@ class Server:
         self._engine, tokenizer = await self._load()
         front_end = FrontEnd(self._engine, tokenizer, self._service.model_names)
         try:
-            app = Door(make_app(front_end, self._gate), self._service.api_keys)
+            app = _for_browsers(Door(make_app(front_end, self._gate), self._service.api_keys))
             self._http = http = _Http(app, self._service.tls, lambda: announce(self._serving()))
             self._engine.given_up.add_done_callback(lambda _: setattr(http, "should_exit", True))
             self._listen()
@@ -155,12 +137,12 @@ class Server:
             self._listener.listen(BACKLOG)
         except OSError as error:  # taken while the model was loading
             host, port = self._listener.getsockname()[:2]
-            raise _cannot_listen(host, port, error) from error
+            raise cannot_listen(host, port, error) from error
 
     def _serving(self) -> Serving:
         assert self._engine is not None, "the engine is ready before the port is open"
         return Serving(
-            url=_url(self._listener, "https" if self._service.tls else "http"),
+            url=url_of(self._listener, "https" if self._service.tls else "http"),
             settings=self._engine.settings,
             budget=self._engine.budget,
             engine_pid=self._engine.pid,
@@ -177,10 +159,15 @@ class Server:
         http.should_exit = True
 
 
+def _for_browsers(app: ASGIApp) -> ASGIApp:
+    """Pages from anywhere may ask, as by vLLM's default. Around the door: a page can read a 401 too."""
+    return CORSMiddleware(app, allow_origins=("*",), allow_methods=("*",), allow_headers=("*",))
+
+
 class _Http(uvicorn.Server):
     """uvicorn, but the signals are ours, and it says when it listens."""
 
-    def __init__(self, app: Door, tls: Tls | None, on_started: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, tls: Tls | None, on_started: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -231,20 +218,3 @@ def _allow_many_connections() -> None:
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _url(listener: socket.socket, scheme: str) -> str:
-    if listener.family == socket.AF_UNIX:
-        return f"unix:{listener.getsockname()}"
-    host, port = listener.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def _cannot_listen(host: str, port: int, error: Exception) -> BadInput:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return BadInput(
-            f"port {port} on {host} is in use",
-            "stop the server that has it, or give another --port (0: any free one)",
-        )
-    reason = error.strerror if isinstance(error, OSError) else error
-    return BadInput(f"cannot listen on {host}, port {port}: {reason}", "check --host and --port")

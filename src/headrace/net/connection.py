@@ -1,0 +1,126 @@
+"""One client's connection: uvicorn's, with bounds on what a client may leave undone, and our errors.
+
+no whole head in time          closed (uvicorn alone waits for ever)
+what is no HTTP                an error in OpenAI's shape (uvicorn: a line of text)
+sent ahead, then gone          heard at once (uvicorn stops listening until the answer is out)
+an answer that is not read     cut off, on a Unix socket too
+"""
+
+import asyncio
+import sys
+from http import HTTPStatus
+from typing import Any, cast
+
+import h11
+import msgspec
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from headrace.net.replies import http_error_json
+
+HEAD_WITHIN_S = 10.0
+"""From the connection, or from the answer before, to the whole head of a request."""
+
+READ_WITHIN_S = 60.0
+"""A client that takes nothing of its answer for so long is cut off."""
+
+MOST_AHEAD_BYTES = 1 << 16
+"""What a client may send beyond the request that is being answered before it is made to wait."""
+
+
+class Patient(H11Protocol):
+    """uvicorn's connection, which is patient with clients, within bounds."""
+
+    head_within_s = HEAD_WITHIN_S
+    read_within_s = READ_WITHIN_S
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._overdue: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_ahead():
+            self.flow.resume_reading()
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called while h11's error is handled: it says what is wrong, and with which status."""
+        error = sys.exception()
+        status = HTTPStatus(error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400)
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:  # else another answer has begun
+            problem = str(error or msg).partition(": bytearray")[0]  # after it, bytes as Python writes them
+            said = http_error_json(status, "BadRequestError", f"not valid HTTP: {problem}")
+            self._say(status, msgspec.json.encode(said))
+        if (cycle := self._cycle) is not None and not cycle.response_complete:
+            cycle.disconnected = True  # a route that does not wait for the body would answer as well
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade may be passed over. Java's client offers one with every request: two lines each time."""
+
+    @property
+    def _cycle(self) -> RequestResponseCycle | None:
+        return cast("RequestResponseCycle | None", self.cycle)
+
+    def _say(self, status: HTTPStatus, body: bytes) -> None:
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        head = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+
+    def _is_ahead(self) -> bool:
+        """Whether it has sent (not too much of) its next request while this one is answered."""
+        waits = self.conn.their_state is h11.DONE and self.flow.read_paused
+        return waits and len(self.conn.trailing_data[0]) < MOST_AHEAD_BYTES
+
+    def _watch(self) -> None:
+        """Between requests the clock runs from the first moment on; more bytes do not set it back."""
+        cycle = self._cycle
+        if cycle is not None and not cycle.response_complete:
+            self._stop_watching()
+        elif self._overdue is None:
+            self._overdue = self.loop.call_later(self.head_within_s, self.transport.abort)
+
+    def _stop_watching(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def _watch_reader(self) -> None:
+        held_bytes = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(self.read_within_s, self._has_read, held_bytes)
+
+    def _has_read(self, held_bytes: int) -> None:
+        """Nothing is added while writing is paused: less is held, or nobody reads."""
+        if self.transport.get_write_buffer_size() < held_bytes:
+            self._watch_reader()
+        else:
+            self.transport.abort()
