@@ -55,6 +55,9 @@ OPTIONS: Options = {
     "vllm_version": "0.32",
     "kv_cache_memory_bytes": None,
     "kv_cache_dtype": "auto",
+    "kv_cache_metrics": False,
+    "kv_cache_metrics_sample": 0.01,
+    "disable_log_stats": False,
     "block_size": None,
     "num_gpu_blocks_override": None,
 }
@@ -140,6 +143,11 @@ def test_defaults_give_way_to_what_is_given() -> None:
 def test_budgets_that_contradict_each_other_are_refused(given: dict[str, int]) -> None:
     with pytest.raises(BadInput):
         decide({**OPTIONS, **given}, 8192)  # pyright: ignore[reportArgumentType] - of mixed values
+
+
+def test_blocks_are_looked_at_only_on_demand() -> None:
+    assert decide({**OPTIONS, "kv_cache_metrics_sample": 0.5}, 8192).block_sample == 0
+    assert decide({**OPTIONS, "kv_cache_metrics": True}, 8192).block_sample == 0.01
 
 
 def test_the_budgets_are_announced_in_80_columns_and_the_last_line_is_for_programs() -> None:

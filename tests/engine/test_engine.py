@@ -13,7 +13,7 @@ from headrace.core.output import FirstToken, Output, TokenLogprobs
 from headrace.core.plan import Plan
 from headrace.core.ports import StepResult
 from headrace.core.request import FinishReason, Request, SamplingParams
-from headrace.core.settings import Settings
+from headrace.core.settings import SchedulingPolicy, Settings
 from headrace.engine.engine import Engine
 from tests.traces import Trace, make_ending_trace
 
@@ -33,6 +33,10 @@ def step(engine: Engine, start: int, end: int) -> dict[str, Output]:
     outputs = engine.finish(plan, StepResult([7 if chunk.samples else None for chunk in plan.chunks]), end)
     engine.check()
     return {output.request_id: output for output in outputs}
+
+
+def waited(engine: Engine) -> dict[Cause, int]:
+    return {cause: ns for cause, ns in zip(Cause, engine.stats().waited_ns, strict=True) if ns}
 
 
 def bill(output: Output) -> dict[Cause, int]:
@@ -193,8 +197,8 @@ def test_an_id_is_taken_while_its_request_runs_and_free_after() -> None:
 
 def test_a_bill_has_all_parts_and_none_is_negative() -> None:
     with pytest.raises(ValueError, match="none negative"):
-        Bill((-1,) + (0,) * 8)
-    with pytest.raises(ValueError, match="9 parts"):
+        Bill((-1,) + (0,) * 9)
+    with pytest.raises(ValueError, match="10 parts"):
         Bill((1, 2))
 
 
@@ -266,3 +270,67 @@ def test_a_request_for_the_probabilities_of_its_prompt_reads_no_prefix() -> None
         engine.finish(plan, StepResult([7] * len(plan.chunks)), 0)
     assert starts == {"first": 0, "asks": 0, "last": 32}
     assert engine.stats().prefix_cache_queries == 80, "who does not look is not counted, as in vLLM"
+
+
+# --- what all requests wait for, while they wait --------------------------------------------------------
+
+
+def test_a_wait_shows_while_it_lasts_for_everybody_in_the_queue() -> None:
+    """A bill comes with the first token: of those who have not got that far it says nothing."""
+    engine = Engine(replace(ROOMY, max_num_seqs=1))
+    for name in "abc":
+        engine.submit(request(name, 10), 0)
+    step(engine, 0, 100)
+    assert waited(engine) == {Cause.SLOTS: 200}
+    engine.cancel("c")
+    step(engine, 100, 200)
+    assert waited(engine) == {Cause.SLOTS: 300}
+
+
+def test_who_runs_and_gets_no_token_waits_too() -> None:
+    engine = Engine(replace(ROOMY, max_num_batched_tokens=16, long_prefill_token_threshold=15))
+    for name in ("first", "second", "third"):
+        engine.submit(request(name, 40), 0)
+    step(engine, 0, 100)  # 15 tokens of the first and one of the second; the third is in the queue
+    assert waited(engine) == {Cause.TOKENS: 100}
+    step(engine, 100, 200)
+    step(engine, 200, 300)
+    step(engine, 300, 400)  # the first decodes, the second has the rest of the step
+    assert waited(engine) == {Cause.TOKENS: 400}
+
+
+def test_nobody_has_waited_for_what_an_idle_engine_did_last() -> None:
+    engine = Engine(replace(ROOMY, max_num_seqs=1))
+    engine.submit(request("a", 10), 0)
+    engine.submit(request("b", 10), 0)
+    step(engine, 0, 100)
+    engine.cancel("a")
+    engine.cancel("b")
+    engine.submit(request("c", 10, arrived=10**9, handed=10**9), 10**9)
+    step(engine, 10**9, 10**9 + 100)
+    assert waited(engine) == {Cause.SLOTS: 100}
+
+
+def test_where_a_policy_keeps_tokens_for_decodes_the_wait_is_for_their_pace() -> None:
+    policy = SchedulingPolicy.SLO
+    engine = Engine(replace(ROOMY, scheduling_policy=policy, slo="ttft 1s, itl 1us"))
+    engine.submit(request("decodes", 10, max_tokens=100), 0)
+    step(engine, 0, 1_000)
+    engine.submit(request("late", 60, arrived=1_000, handed=1_000), 1_000)
+    engine.submit(request("later", 60, arrived=1_000, handed=1_000), 1_000)
+    now = 1_000
+    while "later" not in step(engine, now, now + 1_000):
+        now += 1_000
+    assert waited(engine).keys() == {Cause.DECODE_PACE}
+
+
+@given(st.integers(0, 10**9))
+def test_what_all_have_waited_covers_every_bill(seed: int) -> None:
+    trace = make_ending_trace(seed)
+    engine, billed, _ = run(trace)
+    by_cause = dict(zip(Cause, engine.stats().waited_ns, strict=True))
+    for cause in (Cause.SLOTS, Cause.TOKENS, Cause.KV):
+        billed_ns = sum(
+            dict(zip(Cause, first.bill.parts_ns, strict=True))[cause] for first in billed.values()
+        )
+        assert by_cause[cause] >= billed_ns

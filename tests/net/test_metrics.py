@@ -1,14 +1,16 @@
 """`/metrics` carries vLLM's names, labels and edges; and what it says is true."""
 
-import os
 import re
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from headrace.core.bill import CAUSES
-from headrace.net.metrics import one_two_five
-from tests.net.http import get, post
+from headrace.net.metrics.metrics import Metrics
+from headrace.net.metrics.series import one_two_five
+from tests.net.http import connected, get, post, posted, read_answer
+from tests.net.scripted import BUDGET, SETTINGS, ScriptedRecipe
 from tests.net.serving import RunningServer, running, service
 from tests.net.waiting import wait_until
 
@@ -109,32 +111,119 @@ def test_token_counts_have_edges_up_to_the_context_length() -> None:
     assert one_two_five(8192)[-1] == 5000
 
 
-SHARED = os.environ.get("HEADRACE_SHARED")
+# --- where vLLM's number misleads -----------------------------------------------------------------------
 
 
-@pytest.mark.skipif(SHARED is None, reason="HEADRACE_SHARED does not say where real scrapes of vLLM are")
-def test_what_vllm_also_has_looks_like_vllms(after: Series) -> None:
-    assert SHARED is not None
-    real = parse((Path(SHARED) / "vllm_samples" / "metrics_0.32.txt").read_text())
-    theirs = shapes(real)
-    ours = {name: shape for name, shape in shapes(after).items() if name.startswith("vllm:")}
-    assert len(ours) > 60
-    assert set(ours) - set(theirs) == set()
-    length_dependent = re.compile(r"vllm:request_(prompt|generation|max_num|params_max|prefill_kv)_.*_bucket")
-    for name, shape in ours.items():
-        if name != "vllm:cache_config_info" and not length_dependent.match(name):
-            assert shape == theirs[name], name
-    config = {
-        label for label, _ in next(labels for name, labels in after if name == "vllm:cache_config_info")
-    }
-    known = {label for label, _ in next(labels for name, labels in real if name == "vllm:cache_config_info")}
-    assert config <= known
+@pytest.mark.slow
+def test_a_client_that_leaves_is_an_abort_and_its_waits_are_counted() -> None:
+    """In vLLM neither: its counter of aborts stays 0, and queue times come only with a normal end."""
+    with running(service(ScriptedRecipe(step_s=0.02))) as server:
+        body = {"messages": HELLO, "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with posted(server.port, CHAT, body):
+            wait_until(lambda: value(scrape(server), "vllm:generation_tokens_total") > 2, "it runs")
+            assert value(scrape(server), "headrace:num_requests_unfinished") == 1
+        aborted = "vllm:request_success_total"
+        wait_until(lambda: value(scrape(server), aborted, finished_reason="abort") == 1, "it is an abort")
+        series = scrape(server)
+        assert value(series, "vllm:request_queue_time_seconds_count") == 1
+        assert value(series, "vllm:request_prompt_tokens_count") == 1
+        assert value(series, "vllm:e2e_request_latency_seconds_count") == 0, "its end says nothing about us"
+        assert value(series, "headrace:num_requests_unfinished") == 0
 
 
-def shapes(series: Series) -> dict[str, set[frozenset[tuple[str, str]]]]:
-    """For each name the label sets it comes in, without what differs from server to server."""
-    found: dict[str, set[frozenset[tuple[str, str]]]] = {}
-    for name, labels in series:
-        kept = frozenset((label, "" if label == "model_name" else text) for label, text in labels)
-        found.setdefault(name, set()).add(kept)
-    return found
+def test_several_answers_to_a_prompt_are_one_request_of_n(server: RunningServer) -> None:
+    """They were n requests of 1: a histogram of `n` that only ever said 1."""
+    before = scrape(server)
+    body = {"prompt": ["ab", "cd"], "n": 3, "temperature": 1, "max_tokens": 4}
+    assert post(server.port, "/v1/completions", body).status == 200
+    after = scrape(server)
+
+    def grown(name: str) -> float:
+        return value(after, name) - value(before, name)
+
+    assert grown("vllm:request_params_n_count") == 2
+    assert grown("vllm:request_params_n_sum") == 6
+    assert grown("vllm:request_max_num_generation_tokens_sum") == 8
+    assert grown("vllm:request_generation_tokens_count") == 6
+
+
+@pytest.mark.slow
+def test_a_preemption_is_counted_when_it_happens_and_with_its_victim() -> None:
+    """Two answers outgrow the pool."""
+    settings = replace(SETTINGS, num_gpu_blocks=8, max_model_len=112)
+    with running(service(ScriptedRecipe(settings))) as server:
+        with ThreadPoolExecutor(2) as pool:
+            body = {"prompt": "0123456789", "max_tokens": 90, "ignore_eos": True}
+            answers = [pool.submit(post, server.port, "/v1/completions", body) for _ in range(2)]
+            assert {answer.result().status for answer in answers} == {200}
+        series = scrape(server)
+        preempted = value(series, "vllm:num_preemptions_total")
+        assert preempted >= 1
+        assert value(series, "vllm:request_num_preemptions_sum") == preempted
+        assert value(series, "headrace:waiting_seconds_total", budget="kv") > 0
+        computed = value(series, "headrace:prefill_tokens_total")
+        assert computed > value(series, "vllm:prompt_tokens_total"), "what was computed again counts again"
+
+
+def test_what_the_steps_computed_is_prompts_and_answers(after: Series) -> None:
+    prompts = value(after, "vllm:prompt_tokens_total") - value(after, "vllm:prompt_tokens_cached_total")
+    assert value(after, "headrace:prefill_tokens_total") == pytest.approx(prompts, abs=1)
+
+
+# --- HTTP -----------------------------------------------------------------------------------------------
+
+
+def http(series: Series, name: str, **labels: str) -> float:
+    return series[name, frozenset(labels.items())]
+
+
+@pytest.mark.slow
+def test_http_is_counted_by_path_method_and_class_of_status() -> None:
+    with running(service(api_keys=("key",))) as server:
+        assert post(server.port, "/v1/completions", {"prompt": "a"}).status == 401
+        assert get(server.port, "/no/such/path").status == 401
+        assert get(server.port, "/health").status == 200
+        series = scrape(server)
+    label = {"handler": "/v1/completions", "method": "POST"}
+    assert http(series, "http_requests_total", status="4xx", **label) == 1
+    assert http(series, "http_requests_total", status="4xx", handler="none", method="GET") == 1
+    assert http(series, "http_request_duration_seconds_count", **label) == 1
+    assert http(series, "http_request_duration_highr_seconds_count") == 2, "probes are not counted"
+
+
+def test_no_client_can_make_up_labels(server: RunningServer) -> None:
+    """Each would be kept for ever."""
+    for place in range(5):
+        with connected(server.port) as connection:
+            head = f"MADEUP{place} /path/{place} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            connection.sendall(head.encode())
+            assert read_answer(connection).status in {404, 405}
+    methods = {dict(labels)["method"] for name, labels in scrape(server) if name == "http_requests_total"}
+    assert "other" in methods
+    assert not any(method.startswith("MADEUP") for method in methods)
+
+
+@pytest.mark.slow
+def test_the_bytes_of_a_streamed_answer_are_counted() -> None:
+    """vLLM looks at Content-Length, which a stream does not have: 0 bytes."""
+    with running(service()) as server:
+        streamed = post(server.port, CHAT, {"messages": HELLO, "stream": True, "max_tokens": 5})
+        series = scrape(server)
+        assert http(series, "http_response_size_bytes_sum", handler=CHAT) == len(streamed.body)
+
+
+def test_memory_and_time_of_the_engines_process_are_told_apart_from_the_servers(
+    server: RunningServer,
+) -> None:
+    series = scrape(server)
+    assert series["process_resident_memory_bytes", frozenset()] > 0
+    assert series["headrace:engine_process_resident_memory_bytes", frozenset()] > 0
+
+
+def test_an_engine_that_says_nothing_shows() -> None:
+    """vLLM's gauges stand still as if all were well."""
+    clock = iter(range(100, 1000, 100))
+    metrics = Metrics("m", SETTINGS, BUDGET, clock=lambda: next(clock))
+    assert b'headrace:seconds_since_step{engine="0",model_name="m"} 0.0' in metrics.exposition()
+    metrics.on_submitted()
+    assert b'headrace:seconds_since_step{engine="0",model_name="m"} 100.0' in metrics.exposition()

@@ -52,6 +52,8 @@ class Flags:
     """Whether less than `max_model_len` will do where it does not fit (`auto`)."""
     warmup: bool = True
     kv_cache_dtype: str = KvCacheDtype.AUTO.value
+    block_sample: float = 0.0
+    """Share of the KV blocks whose lives are measured."""
 
     def settings(self, num_gpu_blocks: int, block_size: int) -> Settings:
         """Raises `BadInput` where the budgets contradict each other."""
@@ -93,7 +95,10 @@ class EngineRecipe:
             warm_up(executor, settings)
         kept_as = KvCacheDtype.F32 if model.kv_cache_dtype is KvCacheDtype.AUTO else model.kv_cache_dtype
         budget = Budget(model.weights_bytes, kv.total_bytes, kept_as.value)
-        return Built(Engine(settings), executor, budget)
+        engine = Engine(settings)
+        if flags.block_sample:
+            engine.watch_blocks(flags.block_sample)
+        return Built(engine, executor, budget)
 
 
 def warm_up(executor: Executor, settings: Settings) -> None:

@@ -26,6 +26,7 @@ from headrace.net.admission import Bounds
 from headrace.net.listening import Listener, Tls, bind, bind_uds
 from headrace.net.server import Service, Serving
 from headrace.net.server import serve as serve_until_stopped
+from headrace.net.stats_log import log_to_stderr
 
 DEFAULTS = Limits(batched_tokens=2048, num_seqs=128)
 MIB = 1 << 20
@@ -53,6 +54,9 @@ class Options(BudgetOptions):
     request_timeout: float | None
     gpu_memory_utilization: float | None
     kv_cache_dtype: str
+    kv_cache_metrics: bool
+    kv_cache_metrics_sample: float
+    disable_log_stats: bool
 
 
 class _ServeCommand(SectionedCommand):
@@ -90,6 +94,7 @@ def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
             *("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "shutdown_timeout", "warmup"),
             *("tool_call_parser", "enable_auto_tool_choice"),
         ),
+        "What it tells": ("disable_log_stats", "kv_cache_metrics", "kv_cache_metrics_sample"),
         "Budgets of the queue": (
             *("max_num_queued_reqs", "max_num_queued_tokens", "queue_timeout", "request_timeout"),
         ),
@@ -185,7 +190,9 @@ def serve(model: str, **options: Unpack[Options]) -> None:
             ),
             tls=tls,
             api_keys=_api_keys(options),
+            logs_stats=not options["disable_log_stats"],
         )
+        log_to_stderr()
         serve_until_stopped(service, listener, lambda serving: click.echo(announcement(names[0], serving)))
 
 
@@ -229,6 +236,7 @@ def decide(options: Options, model_max_len: int, weights_bytes: int = 0) -> Flag
         kv_cache_dtype=options["kv_cache_dtype"],
         kv_cache_memory_bytes=max(memory, 0),
         warmup=options["warmup"],
+        block_sample=options["kv_cache_metrics_sample"] if options["kv_cache_metrics"] else 0.0,
     )
 
 

@@ -62,6 +62,25 @@ _OPTIONS = (
         help="Run a request before the first one comes, which would pay for it.  [default: on]",
     ),
     click.option(
+        "--disable-log-stats",
+        is_flag=True,
+        help="No line about throughput and waits every 10 s. /metrics stays (vLLM's goes with it).  "
+        "[default: off]",
+    ),
+    click.option(
+        "--kv-cache-metrics/--no-kv-cache-metrics",
+        default=False,
+        help="Measure how long KV blocks live, lie idle and are reused (/metrics).  [default: off]",
+    ),
+    click.option(
+        "--kv-cache-metrics-sample",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=0.01,
+        show_default=True,
+        metavar="SHARE",
+        help="Of how many of the blocks.",
+    ),
+    click.option(
         "--max-num-queued-reqs",
         type=click.IntRange(0),
         metavar="N",

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """What a request waited for. The first five are waits, the last four are steps it was part of."""
+    """What a request waited for. The first six are waits, the last four are steps it was part of."""
 
     FRONT_END = "front_end"
     """Parsing, templating, tokenizing: the CPU budget outside the engine."""
@@ -21,6 +21,8 @@ class Cause(StrEnum):
     """It came while a step ran; a step is not interrupted."""
     TOKENS = "tokens"
     """`max_num_batched_tokens` was spent on requests before it."""
+    DECODE_PACE = "decode_pace"
+    """The policy `slo` kept tokens of the step back, for running answers to meet their ITL goal."""
     SLOTS = "slots"
     """`max_num_seqs` requests were running."""
     KV = "kv"

@@ -1,6 +1,6 @@
 """What the engine says about a request after a step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.core.bill import Bill
@@ -33,6 +33,7 @@ class Output:
     logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids, where they were asked for
     prompt_logprobs: list[TokenLogprobs] | None = None
     """Only beside the first token: one for each token of the prompt but the first."""
+    num_preemptions: int = 0  # how often it gave up its blocks; only beside `finish_reason`
     error: str | None = None  # why it ended with `FinishReason.ERROR`; there is no token then
 
 
@@ -46,6 +47,15 @@ class FirstToken:
     first_token_ns: int
     num_prompt_tokens: int
     num_cached_tokens: int
+
+
+@dataclass(slots=True)
+class BlockNews:
+    """What the sampled KV blocks went through since the last news, in nanoseconds."""
+
+    lifetimes_ns: list[int] = field(default_factory=list[int])  # handed out to handed out anew
+    idle_ns: list[int] = field(default_factory=list[int])  # of those: since somebody last asked for it
+    reuse_gaps_ns: list[int] = field(default_factory=list[int])  # between two who asked for the same block
 
 
 class Occupancy(NamedTuple):
@@ -70,6 +80,8 @@ class EngineStats:
     tokens_computed: int  # prompt and generated tokens put through a forward pass
     prefix_cache_queries: int  # tokens looked up at first admission
     prefix_cache_hits: int  # tokens found
+    waited_ns: tuple[int, ...]
+    """Request-nanoseconds in the queue, or running without a token, in the order of `CAUSES`."""
 
     @property
     def kv_cache_usage(self) -> float:

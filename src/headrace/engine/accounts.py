@@ -11,7 +11,7 @@ Whole nanoseconds throughout, so nothing is lost to rounding.
 
 from headrace.core.bill import CAUSES, Bill, Cause
 from headrace.core.output import FirstToken
-from headrace.core.plan import Chunk, Plan, Work
+from headrace.core.plan import Chunk, Plan, Status, Work
 from headrace.core.request import Request
 
 _PLACE = {cause: place for place, cause in enumerate(CAUSES)}
@@ -64,6 +64,9 @@ class Accounts:
         self._in_steps: dict[str, _Account] = {}
         self._queue_clock_ns = [0] * len(CAUSES)
         self._queue_place: int | None = None
+        self._starved: list[Work] = []
+        self._starved_place = _SHARED
+        self._waited_ns = [0] * len(CAUSES)
         self._step_tokens = 0
         self._settled_ns = 0
 
@@ -75,12 +78,24 @@ class Accounts:
         for accounts in (self._new, self._queued, self._recalled, self._in_steps):
             accounts.pop(request_id, None)
 
-    def settle(self, now_ns: int) -> None:
-        """Charge the time since the last call to what the plan in force says."""
+    @property
+    def waited_ns(self) -> tuple[int, ...]:
+        """What all requests together have waited, by cause, those that wait now included."""
+        return tuple(self._waited_ns)
+
+    def settle(self, now_ns: int, num_waiting: int) -> None:
+        """Charge the time since the last call to what the plan in force says.
+
+        `num_waiting` are in the queue, newcomers included: what those wait is no plan's doing yet.
+        """
         elapsed = now_ns - self._settled_ns
         self._settled_ns = now_ns
         if self._queue_place is not None:
             self._queue_clock_ns[self._queue_place] += elapsed
+            self._waited_ns[self._queue_place] += elapsed * (num_waiting - len(self._new))
+        if self._starved:
+            still = sum(work.status is Status.RUNNING for work in self._starved)
+            self._waited_ns[self._starved_place] += elapsed * still
         for account in self._in_steps.values():
             parts = account.parts_ns
             own = elapsed * account.own_tokens // self._step_tokens if account.own_tokens else 0
@@ -97,6 +112,9 @@ class Accounts:
         for work in plan.admitted:
             self._admitted(work, now_ns)
         self._queue_place = None if plan.queue_stopped_by is None else _PLACE[plan.queue_stopped_by]
+        self._starved = plan.starved
+        if plan.starved_by is not None:
+            self._starved_place = _PLACE[plan.starved_by]
         self._step_tokens = plan.num_scheduled_tokens
         if self._in_steps:
             for account in self._in_steps.values():

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from headrace.core.cost import StepShape
 from headrace.core.errors import BadInput, NeverFits
-from headrace.core.output import EngineStats, FirstToken, Occupancy, Output
+from headrace.core.output import BlockNews, EngineStats, FirstToken, Occupancy, Output
 from headrace.core.plan import Plan, Status, Work
 from headrace.core.ports import StepResult
 from headrace.core.request import FinishReason, Request
 from headrace.core.settings import Settings
 from headrace.engine.accounts import Accounts
+from headrace.scheduler.block_lives import BlockLives
 from headrace.scheduler.hashes import PrefixHashes
 from headrace.scheduler.ranked import make_scheduler
 from headrace.scheduler.stretch import quiet_steps, skip
@@ -37,8 +38,13 @@ class Engine:
         self.settings = settings
         self._scheduler = make_scheduler(settings, hashes)
         self._accounts = Accounts()
+        self._lives: BlockLives | None = None
         self._steps = 0
         self._tokens_computed = 0
+
+    def watch_blocks(self, share: float) -> None:
+        """From now on look at this share of the KV blocks (`take_block_news`)."""
+        self._lives = self._scheduler.ledger.pool.lives = BlockLives(share)
 
     @property
     def has_unfinished(self) -> bool:
@@ -74,8 +80,9 @@ class Engine:
         """
         if not self._scheduler.works:
             return None
-        self._accounts.settle(now_ns)
-        self._scheduler.now_ns = now_ns
+        self._settle(now_ns)
+        if self._lives is not None:
+            self._lives.now_ns = now_ns
         plan = self._schedule_chunks(now_ns)
         if plan is not None:
             self._steps += 1
@@ -83,8 +90,7 @@ class Engine:
 
     def finish(self, plan: Plan, result: StepResult, now_ns: int) -> list[Output]:
         """Book what the step computed. Works that were cancelled in between are passed over."""
-        self._accounts.settle(now_ns)
-        self._scheduler.now_ns = now_ns
+        self._settle(now_ns)
         outputs = self._scheduler.update(plan, result.token_ids)
         if self._accounts.await_tokens:
             for output in outputs:
@@ -98,8 +104,7 @@ class Engine:
 
     def finish_undrawn(self, plan: Plan, now_ns: int) -> Answered:
         """As `finish`, for simulation: no token is drawn, so only its limit ends a request."""
-        self._accounts.settle(now_ns)
-        self._scheduler.now_ns = now_ns
+        self._settle(now_ns)
         works = self._scheduler.update_undrawn(plan)
         self._tokens_computed += plan.num_scheduled_tokens
         firsts: list[tuple[Work, FirstToken]] = []
@@ -134,8 +139,7 @@ class Engine:
 
         The state is what as many calls of `plan` and `finish` would have left; no outputs are made.
         """
-        self._accounts.settle(now_ns)
-        self._scheduler.now_ns = now_ns
+        self._settle(now_ns)
         self._steps += steps
         self._tokens_computed += steps * len(self._scheduler.running)
         skip(self._scheduler, steps)
@@ -143,6 +147,10 @@ class Engine:
     def take_ended(self) -> list[Work]:
         """Works that ended since the last call, so that the executor can forget them."""
         return self._scheduler.take_ended()
+
+    def take_block_news(self) -> BlockNews | None:
+        """Of the blocks that are looked at, since the last call. None: nothing, or none are."""
+        return None if self._lives is None else self._lives.take_news()
 
     def occupancy(self) -> Occupancy:
         """Of `stats`, what a picture over time needs."""
@@ -163,11 +171,16 @@ class Engine:
             tokens_computed=self._tokens_computed,
             prefix_cache_queries=scheduler.prefix_cache_queries,
             prefix_cache_hits=scheduler.prefix_cache_hits,
+            waited_ns=self._accounts.waited_ns,
         )
 
     def check(self) -> None:
         """Recount every block and queue. Raises `AssertionError` where they disagree."""
         self._scheduler.check()
+
+    def _settle(self, now_ns: int) -> None:
+        self._accounts.settle(now_ns, len(self._scheduler.waiting))
+        self._scheduler.now_ns = now_ns
 
     def _end_failed(self, plan: Plan, failed: dict[int, str]) -> list[Output]:
         outputs: list[Output] = []

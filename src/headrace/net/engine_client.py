@@ -32,7 +32,8 @@ from headrace.net.messages import (
     Submit,
     ToEngine,
 )
-from headrace.net.metrics import Metrics, Record
+from headrace.net.metrics.metrics import Metrics
+from headrace.net.metrics.of_requests import Record, Siblings
 from headrace.net.restarts import QUICK_DEATH_S, Restarts
 
 _log = logging.getLogger(__name__)
@@ -44,9 +45,9 @@ MOST_HELD_OUTPUTS = 256
 class Stream:
     """The outputs of one request, on their way to one listener."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, siblings: Siblings | None = None) -> None:
         self.request_id = request.request_id
-        self.record = Record.of(request)
+        self.record = Record.of(request, siblings)
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.timers: list[asyncio.TimerHandle] = []
         self._outputs: deque[Output] = deque()
@@ -93,6 +94,7 @@ class EngineClient:
         """Why nothing can be submitted just now."""
         self.given_up: asyncio.Future[EngineDied] = asyncio.get_running_loop().create_future()
         """Why there will be no engine any more, once that is so."""
+        metrics.watch_process(lambda: self.pid)
         self._recipe = recipe
         self._link: EngineLink | None = link
         self._start_took_s = start_took_s
@@ -112,13 +114,17 @@ class EngineClient:
     def pid(self) -> int | None:
         return self._link.pid if self._link else None
 
-    def submit(self, request: Request) -> Stream:
-        """Put `request` before the engine. Raises `died` while there is none."""
+    def submit(self, request: Request, siblings: Siblings | None = None) -> Stream:
+        """Put `request` before the engine. Raises `died` while there is none.
+
+        `siblings` are shared by the answers to one prompt.
+        """
         if self.died is not None:
             raise self.died
-        stream = Stream(request)
+        stream = Stream(request, siblings)
         self._streams[request.request_id] = stream
         self.admission.entered(stream.num_prompt_tokens)
+        self.metrics.on_submitted()
         self._set_timers(stream, request.arrived_ns)
         self._send(Submit(request))
         return stream

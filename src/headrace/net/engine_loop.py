@@ -154,6 +154,7 @@ class EngineLoop:
                 plan_ns=running_ns - planning_ns,
                 forward_ns=result.forward_ns,
                 sample_ns=result.sample_ns,
+                blocks=self._engine.take_block_news(),
             )
         )
 

@@ -22,6 +22,7 @@ from headrace.net.bodies import LARGEST_INT
 from headrace.net.engine_client import EngineClient
 from headrace.net.fields import BadField, shown, within_vocabulary
 from headrace.net.generation import Answer, Generation, Reading
+from headrace.net.metrics.of_requests import Siblings
 from headrace.net.prompt_fields import Prompt
 from headrace.net.tool_fields import ToolChoice
 from headrace.net.wire import Asked, Truncation
@@ -75,13 +76,13 @@ class FrontEnd:
         self._check_room(asked)
         begun: list[Generation] = []
         requests = self._requests(asked, prompts, arrived_ns)
+        siblings = [Siblings(asked.n) for _ in prompts]
         try:
             for place, request in enumerate(requests):
                 prompt = asked.prompts[place // asked.n]
                 echoed = self._echoed(asked, prompt, request.prompt_token_ids)
-                begun.append(
-                    Generation(self.engine, request, Reading(asked.delivery, self.tokenizer, echoed))
-                )
+                reading = Reading(asked.delivery, self.tokenizer, echoed, siblings[place // asked.n])
+                begun.append(Generation(self.engine, request, reading))
         except BaseException:
             for generation in begun:
                 generation.abandon()

@@ -8,7 +8,7 @@ Stop strings are found here, in text; the engine knows only tokens.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.core.output import Output
 from headrace.core.ports import Tokenizer
@@ -16,6 +16,7 @@ from headrace.core.request import FinishReason, Request
 from headrace.executor.detokenize import IncrementalDetokenizer
 from headrace.net.engine_client import EngineClient, Stream
 from headrace.net.logprobs import Names, prompt_logprobs
+from headrace.net.metrics.of_requests import Siblings
 from headrace.net.replies import Piece, ToldPrompt, Usage
 from headrace.net.stops import StopFinder
 from headrace.net.wire import Delivery
@@ -36,6 +37,8 @@ class Reading:
     tokenizer: Tokenizer
     echoed: str = ""
     """Text before the first of the answer."""
+    siblings: Siblings = field(default_factory=Siblings)
+    """The same object for all answers to one prompt."""
 
 
 class Generation:
@@ -56,7 +59,7 @@ class Generation:
             else None
         )
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
-        self._stream: Stream = engine.submit(request)
+        self._stream: Stream = engine.submit(request, reading.siblings)
 
     async def next_piece(self) -> Piece:
         """The text of the next output; the last one has a finish reason. Raises what went wrong."""

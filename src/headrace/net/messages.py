@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.core.errors import BadInput, EngineDied, HeadraceError, ModelUnusable, NeverFits
-from headrace.core.output import EngineStats, Output
+from headrace.core.output import BlockNews, EngineStats, Output
 from headrace.core.request import Request
 from headrace.core.settings import Settings
 
@@ -83,6 +83,7 @@ class Step(msgspec.Struct, tag="step", array_like=True):
     plan_ns: int = 0
     forward_ns: int = 0
     sample_ns: int = 0
+    blocks: BlockNews | None = None
 
 
 class Stopped(msgspec.Struct, tag="stopped", array_like=True):

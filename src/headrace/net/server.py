@@ -35,6 +35,8 @@ from headrace.net.front_end import FrontEnd
 from headrace.net.gate import RETRY_AFTER_S, Gate
 from headrace.net.listening import BACKLOG, Listener, Tls, cannot_listen, url_of
 from headrace.net.messages import Budget
+from headrace.net.meter import Meter
+from headrace.net.stats_log import log_stats
 
 MOST_DESCRIPTORS = 65_536
 KEEP_ALIVE_S = 5
@@ -54,6 +56,7 @@ class Service:
     tls: Tls | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     """Any of them opens the door. Without any, no key is asked for."""
+    logs_stats: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,11 @@ class Server:
     async def _load_and_serve(self, announce: Callable[[Serving], None]) -> None:
         self._engine, tokenizer = await self._load()
         front_end = FrontEnd(self._engine, tokenizer, self._service.model_names)
+        telling = asyncio.create_task(self._tell_stats(self._engine))
         try:
-            app = _for_browsers(Door(make_app(front_end, self._gate), self._service.api_keys))
+            routes = make_app(front_end, self._gate)
+            behind = _for_browsers(Door(routes, self._service.api_keys))
+            app = Meter(behind, [route.path for route in routes.routes], self._engine.metrics.http)
             self._http = http = _Http(app, self._service.tls, lambda: announce(self._serving()))
             self._engine.given_up.add_done_callback(lambda _: setattr(http, "should_exit", True))
             self._listen()
@@ -115,6 +121,7 @@ class Server:
             if self._engine.given_up.done():
                 raise self._engine.given_up.result()
         finally:
+            telling.cancel()
             front_end.close()
             await self._engine.stop(0.0 if self._http and self._http.force_exit else LEAVE_WITHIN_S)
 
@@ -131,6 +138,10 @@ class Server:
             launching.cancel()
             await asyncio.wait((launching,))
             raise
+
+    async def _tell_stats(self, engine: EngineClient) -> None:
+        if self._service.logs_stats:
+            await log_stats(engine.metrics.totals)
 
     def _listen(self) -> None:
         try:

@@ -27,6 +27,7 @@ WORDS: dict[Cause, Words] = {
     Cause.FRONT_END: Words("reading and tokenizing it", "CPU of the front end"),
     Cause.STEP_IN_FLIGHT: Words("the step already running", "max_num_batched_tokens"),
     Cause.TOKENS: Words("queued: steps were full", "max_num_batched_tokens"),
+    Cause.DECODE_PACE: Words("queued: answers kept pace", "slo (itl)"),
     Cause.SLOTS: Words("queued: no sequence slot", "max_num_seqs"),
     Cause.KV: Words("queued: no KV-cache memory", "kv_cache_memory_bytes"),
     Cause.LONG_PREFILL_CAP: Words("own prompt cut small", "long_prefill_token_threshold"),

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import repeat
 
+from headrace.scheduler.block_lives import BlockLives
+
 NULL_BLOCK = 0
 
 UNSHARED = "unshared"
@@ -32,6 +34,8 @@ class BlockPool:
     """`num_blocks` blocks with ids 0 up; block 0 is the null block and is never handed out."""
 
     def __init__(self, num_blocks: int, worthless_first: bool = True) -> None:
+        self.lives: BlockLives | None = None
+        """Who looks on, if anybody does."""
         self._worthless_first = worthless_first
         self.num_free = num_blocks - 1
         self._worthless = list(range(num_blocks - 1, NULL_BLOCK, -1))  # the last is handed out next
@@ -57,6 +61,8 @@ class BlockPool:
             taken += self._evict(count - len(taken))
         for block_id in taken:
             references[block_id] = 1
+        if self.lives is not None:
+            self.lives.handed_out(taken)
         return taken
 
     def give_back(self, block_ids: Iterable[int]) -> None:
@@ -77,8 +83,10 @@ class BlockPool:
         self._remembered += remembered
         self.num_free += len(worthless) + len(remembered)
 
-    def touch(self, block_ids: Iterable[int]) -> None:
+    def touch(self, block_ids: Sequence[int]) -> None:
         """Add a reference to each; free ones leave the queue, wherever they stand in it."""
+        if self.lives is not None:
+            self.lives.found(block_ids)
         references, passed_over = self._references, self._passed_over
         for block_id in block_ids:
             if references[block_id] == 0:

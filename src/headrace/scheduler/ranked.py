@@ -47,6 +47,7 @@ class RankedScheduler(Scheduler):
         self._planned_ns: deque[int] = deque()  # of each step in flight
         self._finished_ns = 0  # of the step that came back last
         self._lacks_blocks = False  # somebody did not get what it needed in this step
+        self._out_of = Cause.TOKENS  # what prompts of this step run out of
 
     def schedule(self) -> Plan:
         self._policy.begin_step(self.now_ns)
@@ -68,12 +69,12 @@ class RankedScheduler(Scheduler):
         self._policy.finished(plan, self.now_ns - began_ns)
 
     def _fill(self, plan: Plan, cap: int) -> int:
-        self._lacks_blocks = False
+        self._lacks_blocks, self._out_of = False, Cause.TOKENS
         prefills = self._serve_decodes(plan)
         if prefills or self.waiting:
             self._serve_prefills(plan, prefills, cap)
         if len(plan.chunks) < len(self.running):
-            name_the_starved(plan, self.running, Cause.KV if self._lacks_blocks else Cause.TOKENS)
+            name_the_starved(plan, self.running, Cause.KV if self._lacks_blocks else self._out_of)
         return self.settings.max_num_batched_tokens - sum(chunk.tokens for chunk in plan.chunks)
 
     def _serve_decodes(self, plan: Plan) -> list[Work]:
@@ -94,10 +95,12 @@ class RankedScheduler(Scheduler):
         line = sorted((self._policy.rank(work), work) for work in prefills if work.status is Status.RUNNING)
         place = 0
         owed: list[Work] = []
-        share = self.settings.max_num_batched_tokens - len(plan.chunks)
+        share = tokens = self.settings.max_num_batched_tokens - len(plan.chunks)
         # A prompt that must fit into one step gets the step.
         if self.settings.enable_chunked_prefill and (line or self._next_to_admit(plan, owed)):
-            share = self._policy.prefill_share(plan.chunks, share)
+            share = self._policy.prefill_share(plan.chunks, tokens)
+        if share < tokens:
+            self._out_of = Cause.DECODE_PACE
         left = share
         while left:
             head = self._next_to_admit(plan, owed)
@@ -117,7 +120,7 @@ class RankedScheduler(Scheduler):
     def _why_nobody_passes(self, plan: Plan, left: int) -> Cause:
         if plan.preempted:
             return Cause.KV  # what a victim gave up is not for newcomers
-        return Cause.STEP_IN_FLIGHT if left else Cause.TOKENS
+        return Cause.STEP_IN_FLIGHT if left else self._out_of
 
     def _serve_prefill(self, work: Work, plan: Plan, budget: int, cap: int) -> int:
         """One chunk. Returns its tokens: none if it was preempted before its turn, or lacks blocks."""

@@ -109,6 +109,7 @@ class Scheduler:
                 output.finish_reason = FinishReason.LENGTH
                 if token_id in work.stop_ids:
                     output.finish_reason = FinishReason.STOP
+                output.num_preemptions = work.num_preemptions
                 if token_id in work.request.sampling.stop_token_ids:
                     output.stop_token_id = token_id
                 ended.append(work)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from headrace.core.bill import Cause
 from headrace.core.ports import Overrides
 
-_STEPS = (Cause.STEP_IN_FLIGHT, Cause.TOKENS, Cause.SHARED_STEPS, Cause.LONG_PREFILL_CAP)
+_STEPS = (Cause.STEP_IN_FLIGHT, Cause.TOKENS, Cause.DECODE_PACE, Cause.SHARED_STEPS, Cause.LONG_PREFILL_CAP)
 _MEMORY = (Cause.KV, Cause.RECOMPUTE)
 
 # (max_num_batched_tokens, long_prefill_token_threshold); None leaves the starting value.
