@@ -74,20 +74,22 @@ def test_the_shares_are_of_the_whole_and_the_worst_comes_first(
 
 
 def test_lines_come_through_logging_as_long_as_there_is_work(caplog: pytest.LogCaptureFixture) -> None:
-    asked = 0
+    to_come = [NOTHING, BUSY, replace(BUSY, running=0, waiting=0), replace(BUSY, running=0, waiting=0)]
 
-    def totals() -> Totals:
-        nonlocal asked
-        asked += 1
-        return [NOTHING, BUSY, replace(BUSY, running=0, waiting=0)][min(asked - 1, 2)]
+    async def log_until_all_have_come() -> None:
+        all_have_come = asyncio.Event()
 
-    async def log_three_times() -> None:
+        def totals() -> Totals:
+            if len(to_come) == 1:
+                all_have_come.set()
+                return to_come[0]
+            return to_come.pop(0)
+
         task = asyncio.create_task(log_stats(totals, period_s=0.0))
-        while asked < 5:
-            await asyncio.sleep(0)
+        await all_have_come.wait()
         task.cancel()
 
     with caplog.at_level(logging.INFO, "headrace.net.stats_log"):
-        asyncio.run(log_three_times())
+        asyncio.run(log_until_all_have_come())
     assert len(caplog.messages) == 1
     assert VLLMS_LINE.match(caplog.messages[0])
