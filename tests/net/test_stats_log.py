@@ -24,7 +24,7 @@ BUSY = Totals(
     prefix_cache_queries=1000,
     prefix_cache_hits=272,
     preemptions=6,
-    waited_s=NOTHING.waited_s | {Cause.KV: 35.5, Cause.TOKENS: 14.5, Cause.SLOTS: 0.001},
+    waited_s={**NOTHING.waited_s, Cause.KV: 35.5, Cause.TOKENS: 14.5, Cause.SLOTS: 0.001},
 )
 VLLMS_LINE = re.compile(
     r"Engine \d{3}: Avg prompt throughput: [\d.]+ tokens/s, Avg generation throughput: [\d.]+ tokens/s, "

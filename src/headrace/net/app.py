@@ -40,6 +40,10 @@ def make_app(front_end: FrontEnd, gate: Gate) -> Starlette:
     )
 
 
+def paths_of(app: Starlette) -> frozenset[str]:
+    return frozenset(route.path for route in app.routes if isinstance(route, Route))
+
+
 async def _description(_: HttpRequest) -> Response:
     return json_response(openapi())
 

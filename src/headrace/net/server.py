@@ -25,7 +25,7 @@ from headrace.core.errors import Busy
 from headrace.core.ports import Tokenizer
 from headrace.core.settings import Settings
 from headrace.net.admission import Bounds
-from headrace.net.app import make_app
+from headrace.net.app import make_app, paths_of
 from headrace.net.connection import Patient
 from headrace.net.door import Door
 from headrace.net.engine_client import EngineClient
@@ -112,8 +112,8 @@ class Server:
         telling = asyncio.create_task(self._tell_stats(self._engine))
         try:
             routes = make_app(front_end, self._gate)
-            behind = _for_browsers(Door(routes, self._service.api_keys))
-            app = Meter(behind, [route.path for route in routes.routes], self._engine.metrics.http)
+            door = _for_browsers(Door(routes, self._service.api_keys))
+            app = Meter(door, paths_of(routes), self._engine.metrics.http)
             self._http = http = _Http(app, self._service.tls, lambda: announce(self._serving()))
             self._engine.given_up.add_done_callback(lambda _: setattr(http, "should_exit", True))
             self._listen()

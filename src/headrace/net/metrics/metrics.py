@@ -24,7 +24,7 @@ from headrace.core.output import EngineStats, Output
 from headrace.core.settings import Settings
 from headrace.net.messages import Budget, Step
 from headrace.net.metrics.log_line import Totals
-from headrace.net.metrics.of_budgets import BudgetSeries, ServerSeries
+from headrace.net.metrics.of_budgets import WAITS, BudgetSeries, ServerSeries
 from headrace.net.metrics.of_engine import BlockSeries, EngineSeries, add_cache_config
 from headrace.net.metrics.of_http import HttpSeries
 from headrace.net.metrics.of_requests import Record, RequestSeries
@@ -80,7 +80,7 @@ class Metrics:
             prefix_cache_queries=self._engine.queries.value,
             prefix_cache_hits=self._engine.hits.value,
             preemptions=int(self._engine.preemptions.value),
-            waited_s={cause: counter.value for cause, counter in self._budgets.waiting_seconds.items()},
+            waited_s={cause: self._budgets.waiting_seconds[cause].value for cause in WAITS},
         )
 
     def watch_process(self, pid: Callable[[], int | None]) -> None:
