@@ -37,6 +37,7 @@ from headrace.targets.embedded import EmbeddedServer
 from headrace.workload.mixed import MixedWorkload
 from headrace.workload.readers import read_trace
 from headrace.workload.reshape import scaled, spread
+from headrace.workload.slices import Slice
 
 COST = "llama-3.1-8b/h100"
 MODEL = "smollm2"
@@ -113,7 +114,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def twin(name: str, case: Case) -> dict[str, dict[str, float]]:
-    requests = read_trace(traces() / case.path, first=case.first).requests
+    requests = read_trace(traces() / case.path, part=Slice(case.first)).requests
     requests = scaled(spread(requests), case.scale)
     print(f"\n{name}: {len(requests):,} requests at {case.scale:g} times their rate, {COST}")
     print_head(case.long_over_tokens)

@@ -8,6 +8,7 @@ from headrace.core.errors import BadInput
 from headrace.workload.forms import TraceFormat
 from headrace.workload.readers import MOST_LINE_BYTES, read_trace
 from headrace.workload.reshape import scaled, spread
+from headrace.workload.slices import Slice
 from headrace.workload.trace import TraceRequest
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -91,8 +92,8 @@ def test_rows_without_output_are_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_a_slice_is_read_no_further_than_asked(tmp_path: Path) -> None:
     path = file_of(tmp_path, AZURE + "\nthis line is broken\n")
-    assert len(read_trace(path, first=2).requests) == 2
-    assert len(read_trace(path, until_s=4.5).requests) == 2
+    assert len(read_trace(path, part=Slice(first=2)).requests) == 2
+    assert len(read_trace(path, part=Slice(until_s=4.5)).requests) == 2
     with pytest.raises(BadInput, match="line 5"):
         read_trace(path)
 
@@ -135,9 +136,9 @@ def test_a_missing_file_and_empty_slices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         read_trace(tmp_path / "nowhere")
     with pytest.raises(BadInput, match="the first 0 requests"):
-        read_trace(file_of(tmp_path, AZURE), first=0)
-    with pytest.raises(BadInput, match="before -1 s"):
-        read_trace(file_of(tmp_path, AZURE), until_s=-1)
+        Slice(first=0)
+    with pytest.raises(BadInput, match="from 0 s and before -1 s"):
+        Slice(until_s=-1)
 
 
 def test_the_form_can_be_said_where_the_first_line_does_not_tell(tmp_path: Path) -> None:

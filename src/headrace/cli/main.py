@@ -13,6 +13,7 @@ from headrace.cli.calibrate import calibrate
 from headrace.cli.serve import serve
 from headrace.cli.simulate import simulate
 from headrace.cli.tune import tune
+from headrace.cli.workload import workload
 from headrace.core.errors import BadInput, HeadraceError, ModelOutOfReach, ModelUnusable
 
 INTERRUPTED = 130
@@ -55,3 +56,4 @@ main.add_command(calibrate)
 main.add_command(serve)
 main.add_command(simulate)
 main.add_command(tune)
+main.add_command(workload)

@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from typing import Unpack
 
@@ -28,6 +29,7 @@ from headrace.sim.run import simulate as run_simulation
 from headrace.workload.forms import TraceFormat
 from headrace.workload.readers import ReadTrace, read_trace
 from headrace.workload.reshape import scaled, spread
+from headrace.workload.slices import Slice
 
 ROUTERS: dict[str, type[Router]] = {
     "round-robin": RoundRobin,
@@ -178,8 +180,9 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
 def simulate(workload: Path, **options: Unpack[Options]) -> None:
     """Predict how WORKLOAD would be served, by the scheduler that serves, in virtual time.
 
-    WORKLOAD is a trace: Azure's CSV, Mooncake's or LLMServingSim's JSON lines, or a record that
-    `headrace bench --output` wrote. Settings have vLLM's names and defaults.
+    WORKLOAD is any file that `headrace workload describe` reads: our own, Azure's or BurstGPT's CSV,
+    Mooncake's JSON lines, results of `vllm bench serve`, records of `headrace bench`, logs, ServeGen's
+    folders. Settings have vLLM's names and defaults.
 
     \b
       headrace simulate azure_conv.csv --cost llama-3.1-8b/h100
@@ -231,8 +234,7 @@ def _read(workload: Path, options: Options) -> ReadTrace:
         workload,
         trace_format=None if form is None else TraceFormat(form),
         prefix_block_tokens=options["prefix_block_tokens"],
-        first=options["first"],
-        until_s=options["until"],
+        part=Slice(options["first"], until_s=inf if options["until"] is None else options["until"]),
     )
     requests = spread(trace.requests) if options["spread"] else trace.requests
     return replace(trace, requests=scaled(requests, options["scale"]))

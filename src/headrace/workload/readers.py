@@ -1,25 +1,33 @@
-"""Traces from files, in any of the forms of `workload/forms.py`.
+"""Workloads from files and folders, in any of the forms of `workload/forms.py`.
 
-    file --read_trace--> ReadTrace(requests, left out)
+    path --open_trace--> TraceStream: requests one by one, as far as they are asked for
+    path --read_trace--> ReadTrace(requests, left out)
 
 A file is read line by line, and no further than asked; every complaint names its line. Instants
-count from the first request kept, so a slice starts at 0.
+count from the first request kept, so a slice starts at 0; in our own form from the start of the
+workload, or of the slice.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain
-from math import inf
 from pathlib import Path
 from typing import BinaryIO
 
 from headrace.core.errors import BadInput
-from headrace.workload.forms import KNOWN, ROWS, Lines, Row, TraceFormat, form_of
-from headrace.workload.trace import LONGEST_S, TraceRequest
+from headrace.workload.bench_result import bench_result, looks_like_one
+from headrace.workload.blocks import with_block_tokens
+from headrace.workload.forms import KNOWN, ROWS, TraceFormat, form_of
+from headrace.workload.own_form import read_head
+from headrace.workload.prefix_names import BLOCK_TOKENS
+from headrace.workload.rows import Lines, Row
+from headrace.workload.servegen import servegen
+from headrace.workload.slices import ALL, Slice, kept, what_was_left
+from headrace.workload.trace import About, TraceRequest
 
 MOST_LINE_BYTES = 1 << 24
-MOST_TOKENS = 1 << 24
-"""Of one request. No context is that long; a number beyond is a slip that would only take memory."""
+_BEGINNING = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,39 @@ class ReadTrace:
     requests: tuple[TraceRequest, ...]
     left_out: int
     """Rows that no server is asked for: without an output token, or failed, so of unknown length."""
+    about: About = field(default_factory=About)
+
+
+@dataclass(slots=True)
+class TraceStream:
+    """A workload that is being read: rows come when they are asked for, and the counts grow with them."""
+
+    path: Path
+    trace_format: TraceFormat
+    about: About
+    total_bytes: int
+    bytes_read: int = 0
+    left_out: int = 0
+    base_ns: int | None = None
+    """What instants count from; known when the first row has come."""
+    prefix_block_tokens: int = 0
+    rows: Iterator[Row] = field(default_factory=lambda: iter(()))
+
+    def requests(self) -> Iterator[TraceRequest]:
+        for row in self.rows:
+            assert self.base_ns is not None, "set by the first row"
+            yield TraceRequest(
+                (row.at_ns - self.base_ns) / 1e9,
+                row.prompt_tokens,
+                row.output_tokens,
+                row.request_class,
+                row.priority,
+                row.prefix_ids,
+                self.prefix_block_tokens if row.prefix_ids else 0,
+                row.tenant,
+                row.session,
+                None if row.think_ns is None else row.think_ns / 1e9,
+            )
 
 
 def read_trace(
@@ -37,125 +78,93 @@ def read_trace(
     *,
     trace_format: TraceFormat | None = None,
     prefix_block_tokens: int | None = None,
-    first: int | None = None,
-    until_s: float | None = None,
+    part: Slice = ALL,
 ) -> ReadTrace:
-    """The requests of a file: all, the `first` ones, or those due within `until_s` seconds.
+    """The requests of a file, or of a part of it, at once. Raises `BadInput` with the line that is wrong."""
+    with open_trace(
+        path, trace_format=trace_format, prefix_block_tokens=prefix_block_tokens, part=part
+    ) as stream:
+        requests = tuple(stream.requests())
+    return ReadTrace(stream.trace_format, requests, stream.left_out, stream.about)
+
+
+@contextmanager
+def open_trace(
+    path: Path,
+    *,
+    trace_format: TraceFormat | None = None,
+    prefix_block_tokens: int | None = None,
+    part: Slice = ALL,
+    seed: int = 0,
+) -> Iterator[TraceStream]:
+    """Raises `BadInput`, then or when a row is asked for: with the line that is wrong, or for no row at all.
 
     `prefix_block_tokens` says how many tokens a prefix id stands for, where that is not the power of
-    two that all rows agree with. Raises `BadInput` with the line that is wrong.
+    two that all rows agree with. Only ServeGen's form, which says how likely what is, looks at `seed`.
     """
-    _refuse_empty_slices(first, until_s)
     try:
+        if path.is_dir() or trace_format is TraceFormat.SERVEGEN:
+            stream = TraceStream(path, TraceFormat.SERVEGEN, About(f"ServeGen, {path.name}", seed), 0)
+            stream.rows = _finished(stream, servegen(path, seed), part, prefix_block_tokens)
+            yield stream
+            return
         with path.open("rb") as file:
-            lines = _numbered(path, file)
-            head = next(lines, None)
-            if head is None:
-                raise BadInput(f"{path} is empty", "a workload has at least one request")
-            form = trace_format or form_of(path, head[1])
-            rows = ROWS[form](path, chain([head], lines))
-            kept, left_out = _kept(path, rows, first, inf if until_s is None else until_s)
+            yield _open_file(path, file, trace_format, prefix_block_tokens, part)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
-    if not kept:
-        raise BadInput(f"{path} holds no request; {left_out} rows ask for no output")
-    if prefix_block_tokens is None:
-        prefix_block_tokens = _block_tokens(path, kept, whole_only=form is TraceFormat.LLMSERVINGSIM)
-    return ReadTrace(form, _requests(kept, prefix_block_tokens), left_out)
 
 
-def _requests(rows: Sequence[Row], prefix_block_tokens: int) -> tuple[TraceRequest, ...]:
-    return tuple(
-        TraceRequest(
-            due_at=(row.at_ns - rows[0].at_ns) / 1e9,
-            prompt_tokens=row.prompt_tokens,
-            output_tokens=row.output_tokens,
-            request_class=row.request_class,
-            prefix_ids=row.prefix_ids,
-            prefix_block_tokens=prefix_block_tokens if row.prefix_ids else 0,
-        )
-        for row in rows
-    )
+def _open_file(
+    path: Path,
+    file: BinaryIO,
+    trace_format: TraceFormat | None,
+    prefix_block_tokens: int | None,
+    part: Slice,
+) -> TraceStream:
+    total_bytes = path.stat().st_size
+    beginning = file.read(_BEGINNING) if file.seekable() else b""
+    if trace_format is TraceFormat.VLLM_BENCH or (trace_format is None and looks_like_one(beginning)):
+        file.seek(0)
+        stream = TraceStream(path, TraceFormat.VLLM_BENCH, About(), total_bytes)
+        stream.rows = _finished(stream, bench_result(path, file), part, prefix_block_tokens)
+        return stream
+    if file.seekable():
+        file.seek(0)
+    stream = TraceStream(path, trace_format or TraceFormat.HEADRACE, About(), total_bytes)
+    lines = _numbered(stream, file)
+    head = next(lines, None)
+    if head is None:
+        raise BadInput(f"{path} is empty", "a workload has at least one request")
+    stream.trace_format = form = trace_format or form_of(path, head[1])
+    if form is TraceFormat.HEADRACE:
+        stream.about = read_head(path, head[1])
+        stream.base_ns = round(part.from_s * 1e9)
+        prefix_block_tokens = prefix_block_tokens or stream.about.prefix_block_tokens or None
+    elif form in {TraceFormat.REQUEST_LOG, TraceFormat.VLLM_LOG}:
+        prefix_block_tokens = BLOCK_TOKENS
+    rows = ROWS[form](path, chain([head], lines))
+    stream.rows = _finished(stream, rows, part, prefix_block_tokens)
+    return stream
 
 
-def _refuse_empty_slices(first: int | None, until_s: float | None) -> None:
-    if first is not None and first < 1:
-        raise BadInput(f"the first {first} requests are none", "ask for at least 1")
-    if until_s is not None and not until_s > 0:
-        raise BadInput(f"no request is due before {until_s:g} s", "ask for more than 0 seconds")
+def _finished(
+    stream: TraceStream, rows: Iterator[Row], part: Slice, prefix_block_tokens: int | None
+) -> Iterator[Row]:
+    """Checked, cut to the part that is asked for, and with what a prefix id stands for."""
+    cut = with_block_tokens(stream, kept(stream, rows, part), prefix_block_tokens)
+    first = next(cut, None)
+    if first is None:
+        raise what_was_left(stream, part)
+    yield first
+    yield from cut
 
 
-def _numbered(path: Path, file: BinaryIO) -> Lines:
+def _numbered(stream: TraceStream, file: BinaryIO) -> Lines:
     number = 0
     while line := file.readline(MOST_LINE_BYTES + 1):
         number += 1
+        stream.bytes_read += len(line)
         if len(line) > MOST_LINE_BYTES:
-            raise BadInput(f"{path}, line {number} is longer than {MOST_LINE_BYTES} bytes", KNOWN)
+            raise BadInput(f"{stream.path}, line {number} is longer than {MOST_LINE_BYTES} bytes", KNOWN)
         if stripped := line.removeprefix(b"\xef\xbb\xbf").strip():
             yield number, stripped
-
-
-def _kept(path: Path, rows: Iterable[Row], first: int | None, until_s: float) -> tuple[list[Row], int]:
-    """The rows to simulate and how many were left out. Reads no further than the slice."""
-    kept: list[Row] = []
-    left_out = 0
-    before_ns = None
-    for row in rows:
-        if before_ns is not None and row.at_ns < before_ns:
-            raise BadInput(
-                f"{path}, line {row.line}: out of order, {(before_ns - row.at_ns) / 1e9:g} s before the row "
-                "above it",
-                "sort the file by time",
-            )
-        before_ns = row.at_ns
-        _check_lengths(path, row)
-        if not row.output_tokens:
-            left_out += 1
-            continue
-        since_s = (row.at_ns - kept[0].at_ns) / 1e9 if kept else 0.0
-        if since_s >= until_s:
-            break
-        if since_s > LONGEST_S:
-            raise BadInput(
-                f"{path}, line {row.line}: {since_s:g} s after the first request; at most {LONGEST_S:g}",
-                "is the unit of time another one?",
-            )
-        kept.append(row)
-        if len(kept) == first:
-            break
-    return kept, left_out
-
-
-def _check_lengths(path: Path, row: Row) -> None:
-    """An output of 0 tokens is a row that somebody logged; a prompt of 0 tokens is a mistake."""
-    for what, tokens, least in (("prompt", row.prompt_tokens, 1), ("output", row.output_tokens, 0)):
-        if not least <= tokens <= MOST_TOKENS:
-            raise BadInput(
-                f"{path}, line {row.line}: {tokens} {what} tokens; it must be {least} to {MOST_TOKENS}"
-            )
-
-
-def _block_tokens(path: Path, rows: Iterable[Row], *, whole_only: bool) -> int:
-    """How many tokens a prefix id stands for: the power of two that agrees with every row.
-
-        n ids, the last may be partial:  n - 1 < tokens / block <= n
-        n ids of whole blocks:           n <= tokens / block < n + 1
-
-    Where several agree, every row has at most one id, and they come to the same.
-    """
-    candidates = [1 << exponent for exponent in range(15)]
-    for row in rows:
-        tokens, ids = row.prompt_tokens, len(row.prefix_ids)
-        if not ids:
-            continue
-        agreeing = [
-            size for size in candidates if (tokens // size if whole_only else -(-tokens // size)) == ids
-        ]
-        if not agreeing:
-            raise BadInput(
-                f"{path}, line {row.line}: {ids} prefix ids for {tokens} tokens; no power of two of tokens "
-                "an id agrees with this row and those above it",
-                "say how many tokens an id stands for: --prefix-block-tokens",
-            )
-        candidates = agreeing
-    return candidates[0]

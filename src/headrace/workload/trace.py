@@ -22,3 +22,22 @@ class TraceRequest:
     prefix_ids: tuple[int, ...] = ()
     """One id for each `prefix_block_tokens` tokens of the prompt; equal ids mean equal tokens up to there."""
     prefix_block_tokens: int = 0
+    tenant: str = ""
+    session: str = ""
+    """Requests of one session are turns of one conversation, or calls of one agent."""
+    think_s: float | None = None
+    """For a turn that waits for the answer before it in its session: how long after that answer it comes.
+    `due_at` is then what it would be if answers came at the speed that the workload was made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a workload says of itself, beside its requests."""
+
+    made_of: str = ""
+    """A recipe, a trace or a log, in words."""
+    seed: int | None = None
+    slo: str = ""
+    """Goals by class, as `core.slo.parse_goals` reads them."""
+    prefix_block_tokens: int = 0
+    """What one prefix id stands for; 0 where nobody says."""

@@ -1,0 +1,95 @@
+"""`headrace workload`: which requests arrive and when, looked at and made."""
+
+import json
+from pathlib import Path
+from typing import Unpack
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from headrace.cli.quantity import SECONDS
+from headrace.cli.reading import PART, READING, Progress, ReadingOptions, opened, reading_options
+from headrace.cli.sections import SectionedCommand
+from headrace.report.workload import COLUMNS, features_json, print_features, print_outline, ticking
+from headrace.workload.columns import collect
+from headrace.workload.features import LONG_PROMPT_TOKENS, TOKEN_S, describe
+from headrace.workload.outline import by_length, over_time
+
+
+@click.group()
+def workload() -> None:
+    """Describe, compare, make, convert and cut workloads.
+
+    \b
+    Examples:
+      headrace workload describe azure_conv.csv
+      headrace workload diff monday.jsonl friday.jsonl
+      headrace workload generate chats.yaml --output chats.jsonl
+    """
+
+
+class DescribeOptions(ReadingOptions):
+    long: int
+    token_time: float
+    as_json: bool
+
+
+@workload.command(
+    "describe", cls=SectionedCommand, no_args_is_help=True, sections={"File": READING, "Part": PART}
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@reading_options
+@click.option(
+    "--long",
+    type=click.IntRange(1),
+    default=LONG_PROMPT_TOKENS,
+    show_default=True,
+    metavar="TOKENS",
+    help="A prompt of more is long: one of vLLM's steps does not hold it.",
+)
+@click.option(
+    "--token-time",
+    type=SECONDS,
+    default=TOKEN_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="What a token of an answer takes, to say how many requests are under way at once.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def describe_command(file: Path, **options: Unpack[DescribeOptions]) -> None:
+    """Say what of the workload in FILE decides tuning: lengths, rate, bursts, reuse, mix.
+
+    \b
+    Examples:
+      headrace workload describe azure_conv.csv
+      headrace workload describe mooncake.jsonl --until 10m
+      headrace workload describe servegen/deepseek-r1 --seed 7 --until 1h
+      headrace workload describe run.jsonl --class chat --json
+    """
+    with opened(file, options) as stream:
+        columns = collect(stream, Progress("read", stream))
+    features = describe(columns, options["long"], options["token_time"])
+    if options["as_json"]:
+        said = {"file": str(file), "format": stream.trace_format.value, "made_of": stream.about.made_of}
+        click.echo(json.dumps(said | features_json(features)))
+        return
+    console = Console(highlight=False)
+    console.print(
+        Text(file.name, style="bold").append(
+            f": {stream.trace_format.value}, {features.requests:,} requests", style="not bold"
+        )
+    )
+    if stream.about.made_of:
+        console.print(Text(stream.about.made_of, style="dim"))
+    console.print()
+    print_features(features, console)
+    print_outline(
+        over_time(columns, COLUMNS),
+        by_length(columns.prompt_tokens),
+        by_length(columns.output_tokens),
+        console,
+    )
+    if warning := ticking(features):
+        console.print()
+        console.print(Text(warning))

@@ -1,0 +1,184 @@
+"""A workload as a person reads it: what decides tuning, in numbers and in bars, within 80 columns."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.report.sparkline import sparkline
+from headrace.report.units import seconds
+from headrace.workload.features import ClassMix, Features, Groups, Lengths
+from headrace.workload.outline import LengthBar, OverTime
+
+COLUMNS = 78
+BAR_WIDTH = 22
+MOST_CLASSES_SHOWN = 12
+TICKING = 0.5
+"""With fewer instants than this share of the requests the clock has ticked, not the users."""
+
+
+def features_json(features: Features) -> dict[str, Any]:
+    """Names with their units; shares between 0 and 1."""
+    return asdict(features) | {
+        "load": {
+            "prompt_tokens_per_s": features.prompt_tokens_per_s,
+            "computed_tokens_per_s": features.computed_tokens_per_s,
+            "output_tokens_per_s": features.output_tokens_per_s,
+        },
+        "percentile_method": "linear",
+    }
+
+
+def print_features(features: Features, console: Console) -> None:
+    """Without the picture."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("tokens", header_style="bold")
+    for head in ("mean", "P50", "P95", "P99", "most"):
+        table.add_column(head, justify="right", header_style="bold")
+    table.add_row("prompt", *_lengths(features.prompt))
+    table.add_row("output", *_lengths(features.output))
+    console.print(table)
+    console.print()
+    facts = Table.grid(padding=(0, 2))
+    for name, said in _facts(features):
+        facts.add_row(Text(name, style="bold"), Text(said))
+    console.print(facts)
+    if len(features.classes) > 1:
+        console.print()
+        console.print(_class_table(features.classes))
+
+
+def _lengths(lengths: Lengths) -> list[str]:
+    return [
+        tokens(each) for each in (lengths.mean, lengths.p50, lengths.p95, lengths.p99, float(lengths.most))
+    ]
+
+
+def tokens(amount: float) -> str:
+    """Whole tokens; one digit more where a few would be lost."""
+    return f"{amount:,.1f}" if amount < 10 and amount % 1 else f"{amount:,.0f}"
+
+
+def _facts(features: Features) -> list[tuple[str, str]]:
+    timing, long, busy = features.timing, features.long_prompts, features.concurrency
+    rate = (
+        f"{timing.rate:.3g} requests a second over {seconds(timing.duration_s)}; at most {timing.peak_1s:,} "
+        f"in a second and {timing.peak_60s:,} in a minute"
+    )
+    burstiness = (
+        f"gaps have CV {timing.gap_cv:.2f}, counts a second dispersion {timing.dispersion:.2f}, "
+        f"neighbouring gaps correlation {timing.autocorrelation:.2f} (Poisson: 1, 1, 0)"
+    )
+    load = (
+        f"{features.prompt_tokens_per_s:,.0f} prompt and {features.output_tokens_per_s:,.0f} output tokens "
+        "a second"
+    )
+    long_prompts = (
+        f"{long.share:.1%} have more than {long.threshold_tokens:,} tokens; they hold "
+        f"{long.token_share:.1%} of all prompt tokens"
+    )
+    at_once = (
+        f"{busy.mean:,.1f} in the mean and {busy.peak:,} at the peak, if a token of an answer takes "
+        f"{seconds(busy.token_s)} and nobody waits"
+    )
+    facts = [
+        ("rate", rate),
+        ("burstiness", burstiness),
+        ("load", load),
+        ("long prompts", long_prompts),
+        ("at once", at_once),
+        ("reuse", _reuse(features)),
+    ]
+    if tenants := features.tenants:
+        facts.append(("tenants", f"{tenants.count:,}; the largest sends {tenants.top_share:.1%}"))
+    if features.sessions:
+        facts.append(("sessions", _sessions(features.sessions, features.waiting_share)))
+    if features.left_out:
+        facts.append(("left out", f"{features.left_out:,} rows ask for no output, or failed"))
+    return facts
+
+
+def _sessions(sessions: Groups, waiting_share: float) -> str:
+    return (
+        f"{sessions.count:,}, of {sessions.mean_requests:.1f} requests; {waiting_share:.1%} of all requests "
+        "wait for the answer before"
+    )
+
+
+def ticking(features: Features) -> str:
+    """A warning where many requests share an instant; else nothing."""
+    timing = features.timing
+    if features.requests < 2 or timing.instants > TICKING * features.requests:
+        return ""
+    return (
+        f"Only {timing.instants:,} different instants for {features.requests:,} requests: the clock ticked, "
+        "and the bursts are its own. `workload convert --spread` spreads them."
+    )
+
+
+def _reuse(features: Features) -> str:
+    if features.reuse is None:
+        return "unknown: the workload does not say what prompts share"
+    return (
+        f"{features.reuse.block_share:.1%} of the prefix blocks came before, "
+        f"{features.reuse.token_share:.1%} of the prompt tokens; "
+        f"{features.computed_tokens_per_s:,.0f} tokens a second are left to compute"
+    )
+
+
+def _class_table(classes: tuple[ClassMix, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("class", header_style="bold", overflow="ellipsis", max_width=20)
+    for head in ("requests", "prompt tokens", "prompt P50", "P95", "output P50", "P95"):
+        table.add_column(head, justify="right", header_style="bold")
+    for mix in classes[:MOST_CLASSES_SHOWN]:
+        table.add_row(
+            Text(mix.name),
+            f"{mix.share:.1%}",
+            f"{mix.token_share:.1%}",
+            tokens(mix.prompt.p50),
+            tokens(mix.prompt.p95),
+            tokens(mix.output.p50),
+            tokens(mix.output.p95),
+        )
+    return table
+
+
+def print_outline(
+    over_time: OverTime, prompts: tuple[LengthBar, ...], outputs: tuple[LengthBar, ...], console: Console
+) -> None:
+    """The picture: requests over time, and lengths from one power of two to the next."""
+    total = over_time.total()
+    console.print()
+    console.print(
+        Text("Requests over time", style="bold").append(
+            f": a column is {seconds(over_time.bin_s)}, the highest {max(total):.3g} a second",
+            style="not bold",
+        )
+    )
+    console.print(Text(f"│{sparkline(total, max(total))}│"))
+    console.print()
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for head, justify in (
+        ("tokens", "right"),
+        ("prompts", "left"),
+        ("", "right"),
+        ("outputs", "left"),
+        ("", "right"),
+    ):
+        table.add_column(head, justify=justify, header_style="bold", no_wrap=True)
+    by_top = {bar.up_to: bar for bar in prompts}, {bar.up_to: bar for bar in outputs}
+    highest = max(bar.share for bar in (*prompts, *outputs))
+    for up_to in sorted({*by_top[0], *by_top[1]}):
+        cells = [_bar(bars.get(up_to), highest) for bars in by_top]
+        table.add_row(f"to {up_to:,}", *cells[0], *cells[1])
+    console.print(table)
+
+
+def _bar(bar: LengthBar | None, highest: float) -> tuple[str, str]:
+    if bar is None or not bar.share:
+        return "", ""
+    eighths = max(1, round(bar.share / highest * BAR_WIDTH * 8))
+    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8], f"{bar.share:.1%}"
