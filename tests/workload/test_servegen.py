@@ -62,6 +62,7 @@ def test_a_client_is_the_same_whoever_else_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trace", "dataset", "complaint"),
     [
+        ("", DATASET, "trace.csv is empty"),
         ("0,1", DATASET, "trace.csv, line 1: 2 fields of 6"),
         ("0,-1,0,Gamma,1,1", DATASET, "line 1: -1 requests a second"),
         ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1", DATASET, "line 2: 1 requests a second at 0 s after 0"),

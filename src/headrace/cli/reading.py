@@ -76,13 +76,16 @@ _OPTIONS = (
 )
 
 
-def opened(path: Path, options: ReadingOptions) -> AbstractContextManager[TraceStream]:
+def opened(
+    path: Path, options: ReadingOptions, part: Slice | None = None
+) -> AbstractContextManager[TraceStream]:
+    """`part` is that of the options where nothing else is said."""
     form = options["trace_format"]
     return open_trace(
         path,
         trace_format=None if form is None else TraceFormat(form),
         prefix_block_tokens=options["prefix_block_tokens"],
-        part=part_of(options),
+        part=part or part_of(options),
         seed=options["seed"],
     )
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from headrace.cli.quantity import SECONDS
 from headrace.cli.reading import PART, READING, Progress, ReadingOptions, opened, reading_options
 from headrace.cli.sections import SectionedCommand
+from headrace.cli.workload_making import convert_command, generate_command, slice_command
 from headrace.report.workload import COLUMNS, features_json, print_features, print_outline, ticking
 from headrace.workload.columns import collect
 from headrace.workload.features import LONG_PROMPT_TOKENS, TOKEN_S, describe
@@ -93,3 +94,8 @@ def describe_command(file: Path, **options: Unpack[DescribeOptions]) -> None:
     if warning := ticking(features):
         console.print()
         console.print(Text(warning))
+
+
+workload.add_command(generate_command)
+workload.add_command(convert_command)
+workload.add_command(slice_command)

@@ -161,14 +161,10 @@ def print_outline(
     console.print(Text(f"│{sparkline(total, max(total))}│"))
     console.print()
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for head, justify in (
-        ("tokens", "right"),
-        ("prompts", "left"),
-        ("", "right"),
-        ("outputs", "left"),
-        ("", "right"),
-    ):
-        table.add_column(head, justify=justify, header_style="bold", no_wrap=True)
+    table.add_column("tokens", justify="right", header_style="bold", no_wrap=True)
+    for head in ("prompts", "outputs"):
+        table.add_column(head, header_style="bold", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
     by_top = {bar.up_to: bar for bar in prompts}, {bar.up_to: bar for bar in outputs}
     highest = max(bar.share for bar in (*prompts, *outputs))
     for up_to in sorted({*by_top[0], *by_top[1]}):

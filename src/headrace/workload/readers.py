@@ -8,7 +8,7 @@ count from the first request kept, so a slice starts at 0; in our own form from 
 workload, or of the slice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -96,7 +96,7 @@ def open_trace(
     prefix_block_tokens: int | None = None,
     part: Slice = ALL,
     seed: int = 0,
-) -> Iterator[TraceStream]:
+) -> Generator[TraceStream]:
     """Raises `BadInput`, then or when a row is asked for: with the line that is wrong, or for no row at all.
 
     `prefix_block_tokens` says how many tokens a prefix id stands for, where that is not the power of

@@ -13,7 +13,7 @@ import heapq
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +102,8 @@ def servegen(folder: Path, seed: int) -> Iterator[Row]:
 
 def _client(name: str, path: Path) -> _Client:
     windows = tuple(_windows(path))
+    if not windows:
+        raise BadInput(f"{path} is empty")
     dataset = path.with_name(path.name.replace("trace.csv", "dataset.json"))
     if dataset.stat().st_size > MOST_BYTES:
         raise BadInput(f"{dataset} is larger than {MOST_BYTES} bytes")
@@ -144,7 +146,7 @@ def _windows(path: Path) -> Iterator[_Window]:
             yield _Window(start_s, rate, kind == "Weibull", shape)
 
 
-def _steps(windows: tuple[_Window, ...]) -> RateCurve:
+def _steps(windows: Sequence[_Window]) -> RateCurve:
     """Each rate from its window's start to the next; the last one lasts as long as the one before it."""
     last_s = windows[-1].start_s - windows[-2].start_s if len(windows) > 1 else 600.0
     ends = [*(window.start_s for window in windows[1:]), windows[-1].start_s + last_s]

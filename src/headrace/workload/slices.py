@@ -27,6 +27,8 @@ class Slice:
     until_s: float = inf
     classes: frozenset[str] = frozenset()
     """Only these; all if empty."""
+    sort: bool = False
+    """Rows may come out of order: all of them are read, and sorted by time, before the first is given."""
 
     def __post_init__(self) -> None:
         if self.first is not None and self.first < 1:
@@ -55,6 +57,8 @@ def kept(stream: Counts, rows: Iterable[Row], part: Slice) -> Iterator[Row]:
     """The rows of `part`; reads no further than that. Raises `BadInput` with the line that is wrong."""
     start_ns = None if stream.base_ns is None else 0
     count = 0
+    if part.sort:
+        rows = sorted(rows, key=lambda row: row.at_ns)
     for row in _in_order(stream.path, rows):
         if not row.output_tokens:
             stream.left_out += 1
