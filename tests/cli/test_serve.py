@@ -1,7 +1,9 @@
 """`headrace serve`: flags under vLLM's names, contradictions found before anything is loaded."""
 
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -150,16 +152,37 @@ def test_blocks_are_looked_at_only_on_demand() -> None:
     assert decide({**OPTIONS, "kv_cache_metrics": True}, 8192).block_sample == 0.01
 
 
-def test_the_budgets_are_announced_in_80_columns_and_the_last_line_is_for_programs() -> None:
+def test_the_budgets_are_announced_in_80_columns_then_the_address_and_what_to_try() -> None:
     settings = Settings(max_model_len=131_072, num_gpu_blocks=100_001, long_prefill_token_threshold=4096)
     budget = Budget(weights_bytes=16 << 30, kv_cache_bytes=64 << 30, kv_cache_dtype="f32")
     shown = announcement("smollm2", Serving("http://127.0.0.1:4711", settings, budget, 1))
     lines = shown.splitlines()
-    assert lines[-1] == "serving smollm2 at http://127.0.0.1:4711"
+    assert lines[-3] == "serving smollm2 at http://127.0.0.1:4711"
+    command = shlex.split("\n".join(lines[-2:]))
+    assert command[:3] == ["curl", "-N", "http://127.0.0.1:4711/v1/chat/completions"]
+    assert json.loads(command[-1])["stream"]
     assert max(len(line) for line in lines) <= 80
     assert "100,000 blocks" in shown
-    assert "24.4 requests" in shown
+    assert "24.41x   maximum concurrency for 131,072 tokens per request" in shown
     assert re.search(r"65,536 MiB", shown)
+
+
+@pytest.mark.parametrize(
+    ("url", "asks_for_key", "words"),
+    [
+        ("unix:/tmp/socket", False, ["--unix-socket", "/tmp/socket", "http://localhost/v1/chat/completions"]),
+        (
+            "https://[::1]:1",
+            True,
+            ["https://[::1]:1/v1/chat/completions", "-H", "Authorization: Bearer $KEY"],
+        ),
+    ],
+)
+def test_what_to_try_fits_how_it_is_served(url: str, asks_for_key: bool, words: list[str]) -> None:
+    settings = Settings(max_model_len=512, num_gpu_blocks=100)
+    serving = Serving(url, settings, Budget(1, 1, "f32"), 1)
+    lines = announcement("m", serving, asks_for_key=asks_for_key).splitlines()
+    assert shlex.split("\n".join(lines[-2:]))[2 : 2 + len(words)] == words
 
 
 @pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])

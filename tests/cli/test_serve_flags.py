@@ -9,7 +9,8 @@ from click.testing import CliRunner, Result
 from headrace.capacity.kv import kv_bytes_of_share
 from headrace.cli.main import main
 from headrace.cli.serve import serve
-from headrace.cli.vllm_flags import NOT_HERE, NOWHERE
+from headrace.cli.vllm_flags import NOWHERE
+from headrace.cli.vllm_strangers import SHORT, STRANGERS
 from headrace.core.errors import BadInput
 from headrace.net.listening import Tls
 from tests.cli.test_serve import OPTIONS, decide
@@ -23,17 +24,44 @@ def parsed(*arguments: str) -> dict[str, Any]:
     return serve.make_context("serve", list(arguments)).params
 
 
-@pytest.mark.parametrize("flag", sorted(NOT_HERE | NOWHERE))
+SOME = sorted(STRANGERS)[::20]
+
+
+@pytest.mark.parametrize("flag", sorted(NOWHERE) + SOME)
 def test_a_flag_that_nobody_has_is_refused_with_what_to_do_instead(flag: str) -> None:
     for written in (flag, f"{flag}=1", flag.replace("-", "_").replace("__", "--", 1)):
         refused = run("smollm2", written)
         assert refused.exit_code == 2
-        assert (NOT_HERE | NOWHERE)[flag] in refused.stderr
+        assert (STRANGERS | NOWHERE)[flag] in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("written", "flag"),
+    [
+        ("-tp", "--tensor-parallel-size"),
+        ("-tp=2", "--tensor-parallel-size"),
+        ("-O3", "--optimization-level"),
+        ("--tensor_parallel", "--tensor-parallel-size"),
+        ("--no-enable-lora", "--no-enable-lora"),
+        ("--compilation-config.mode", "--compilation-config"),
+        ("--hf-overrides.a.b+", "--hf-overrides"),
+    ],
+)
+def test_every_spelling_of_a_stranger_is_refused_by_its_name(written: str, flag: str) -> None:
+    refused = run("smollm2", written, "2")
+    assert refused.exit_code == 2
+    assert f"vLLM's {flag} is not here: " in refused.stderr
+
+
+def test_what_is_spelt_short_in_vllm_is_known_by_its_long_name() -> None:
+    assert set(SHORT.values()) <= set(STRANGERS)
+    assert parsed("m", "--device-memory-utilization", "0.5")["gpu_memory_utilization"] == 0.5
+    assert run("--help=all").exit_code == 0
 
 
 def test_what_replaces_an_old_flag_is_a_flag_that_is_here() -> None:
     known = {name for each in serve.params for name in each.opts}
-    words = {word.strip(",;:.") for text in (NOT_HERE | NOWHERE).values() for word in text.split()}
+    words = {word.strip(",;:.") for text in (STRANGERS | NOWHERE).values() for word in text.split()}
     assert {word for word in words if word.startswith("--")} <= known
 
 

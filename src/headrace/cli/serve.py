@@ -150,6 +150,7 @@ def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
 )
 @click.option(
     "--gpu-memory-utilization",
+    "--device-memory-utilization",
     type=float,
     metavar="SHARE",
     help="Share of all memory that weights and KV cache may take, instead of --kv-cache-memory-bytes.",
@@ -193,7 +194,12 @@ def serve(model: str, **options: Unpack[Options]) -> None:
             logs_stats=not options["disable_log_stats"],
         )
         log_to_stderr()
-        serve_until_stopped(service, listener, lambda serving: click.echo(announcement(names[0], serving)))
+        asks_for_key = bool(service.api_keys)
+        serve_until_stopped(
+            service,
+            listener,
+            lambda serving: click.echo(announcement(names[0], serving, asks_for_key=asks_for_key)),
+        )
 
 
 def _bind(options: Options) -> Listener:
@@ -240,29 +246,42 @@ def decide(options: Options, model_max_len: int, weights_bytes: int = 0) -> Flag
     )
 
 
-def announcement(name: str, serving: Serving) -> str:
-    """The budgets, for a person; then the line that programs wait for."""
+def announcement(name: str, serving: Serving, *, asks_for_key: bool = False) -> str:
+    """The budgets, for a person; the line that programs wait for; and what to try."""
     settings, budget = serving.settings, serving.budget
     blocks, length = settings.usable_blocks, settings.max_model_len
     at_once = max_concurrency(settings.num_gpu_blocks, settings.block_size, length)
     cap, policy = settings.long_prefill_token_threshold, settings.scheduling_policy
     rows = (
         ("weights", f"{budget.weights_bytes / MIB:,.0f} MiB", ""),
+        ("context", f"{length:,} tokens", "prompt and answer together (--max-model-len)"),
         (
             "KV cache",
             f"{budget.kv_cache_bytes / MIB:,.0f} MiB",
-            f"kept as {budget.kv_cache_dtype}; memory is taken as it fills",
+            f"as {budget.kv_cache_dtype}, taken as it fills (--kv-cache-memory-bytes)",
         ),
         (
             "",
             f"{blocks:,} blocks",
             f"of {settings.block_size} tokens: {blocks * settings.block_size:,} tokens",
         ),
-        ("context", f"{length:,} tokens", f"{at_once:,.1f} requests of that length fit at once"),
-        ("a step", f"{settings.max_num_batched_tokens:,} tokens", "--max-num-batched-tokens"),
-        ("", f"{settings.max_num_seqs:,} requests", "--max-num-seqs"),
-        *([("", f"{cap:,} tokens", "of one prompt: --long-prefill-token-threshold")] if cap else []),
-        *([("", policy.value, settings.slo)] if policy is not SchedulingPolicy.FCFS else []),
+        ("", f"{at_once:,.2f}x", f"maximum concurrency for {length:,} tokens per request"),
+        ("a step", f"{settings.max_num_batched_tokens:,} tokens", "at most (--max-num-batched-tokens)"),
+        ("", f"{settings.max_num_seqs:,} requests", "at most (--max-num-seqs)"),
+        *([("", f"{cap:,} tokens", "of one prompt (--long-prefill-token-threshold)")] if cap else []),
+        *([("policy", policy.value, settings.slo)] if policy is not SchedulingPolicy.FCFS else []),
     )
-    lines = (f"  {what:<9}{amount:>16}   {note}".rstrip() for what, amount, note in rows)
-    return "\n".join((*lines, f"serving {name} at {serving.url}"))
+    lines = (f"  {what:<8}{amount:>15}   {note}".rstrip() for what, amount, note in rows)
+    return "\n".join((*lines, f"serving {name} at {serving.url}", *_try_it(serving.url, asks_for_key)))
+
+
+def _try_it(url: str, asks_for_key: bool) -> tuple[str, str]:
+    """One line may be copied; the quotes are a shell's."""
+    where = url
+    if url.startswith("unix:"):
+        where = f"--unix-socket {url.removeprefix('unix:')} http://localhost"
+    key = ' -H "Authorization: Bearer $KEY"' if asks_for_key else ""
+    return (
+        f"  curl -N {where}/v1/chat/completions{key} -d \\",
+        """    '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'""",
+    )

@@ -1,8 +1,8 @@
-"""Flags of vLLM that have no counterpart here, and what takes their place.
+"""Flags are read as vLLM reads them, and refused with what to do instead where they have no counterpart.
 
     serve ARGS --as_vllm_reads--> ARGS that click reads: dashes, whole names, one value a flag
 
-Where each old flag went: facts checked in vLLM 0.32's own parser.
+Those of vLLM 0.32 are in `vllm_strangers`; where older ones went was checked in its own parser.
 """
 
 import difflib
@@ -10,29 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
+from headrace.cli.vllm_strangers import SHORT, STRANGERS
+
 _ONE_CPU = "one process computes, on one CPU"
 _AS_IN_THE_FILE = "weights are kept as the model's file has them"
 _RECOMPUTE = (
     "a preempted request is computed again, not swapped out: more --kv-cache-memory-bytes preempts less"
 )
 _ONE_STEP = "leave it out: steps are planned one at a time"
-
-NOT_HERE = {
-    "--dtype": _AS_IN_THE_FILE,
-    "--quantization": _AS_IN_THE_FILE,
-    "--tensor-parallel-size": _ONE_CPU,
-    "--pipeline-parallel-size": _ONE_CPU,
-    "--data-parallel-size": _ONE_CPU,
-    "--distributed-executor-backend": _ONE_CPU,
-    "--enforce-eager": "there are no graphs to capture: leave it out",
-    "--model": "give the model without a flag: headrace serve MODEL",
-    "--cpu-offload-gb": "everything is in the machine's own memory: leave it out",
-    "--kv-offloading-size": "the KV cache is in the machine's own memory: --kv-cache-memory-bytes",
-    "--api-server-count": "one process speaks HTTP: leave it out",
-    "--enable-log-requests": "requests are not logged, so prompts cannot leak; /metrics counts them",
-    "--disable-uvicorn-access-log": "there is no access log: leave it out",
-}
-"""In vLLM 0.32, not here."""
 
 NOWHERE = {
     "--priority-scheduler": "--scheduling-policy priority",
@@ -75,7 +60,9 @@ SEVERAL = frozenset({"--served-model-name", "--api-key"})
 
 def refuse_unknown(name: str, ctx: click.Context) -> None:
     """Raises `click.UsageError` with what to do instead, if `name` is a known stranger."""
-    if instead := NOT_HERE.get(name):
+    name = name.partition(".")[0].removesuffix("+")  # vLLM's --json-flag.key VALUE
+    asserted = name if name in STRANGERS else "--" + name.removeprefix("--no-")
+    if instead := STRANGERS.get(asserted):
         raise click.UsageError(f"vLLM's {name} is not here: {instead}", ctx)
     if instead := NOWHERE.get(name):
         raise click.UsageError(f"{name} is no flag of vLLM 0.32, and not here: {instead}", ctx)
@@ -94,9 +81,12 @@ def as_vllm_reads(args: Sequence[str], options: Mapping[str, bool], ctx: click.C
         if arg == "--":
             return [*read, arg, *waiting]
         if not arg.startswith("--"):
+            _refuse_short(arg, ctx)
             read.append(arg)
             continue
         written, equals, value = arg.partition("=")
+        if written in ctx.help_option_names:
+            equals = value = ""  # vLLM's --help=all; here --help shows all
         name = _whole_name(written, options, ctx)
         read.append(f"{name}{equals}{value}")
         if equals or not options[name] or not waiting:
@@ -128,8 +118,22 @@ def _whole_name(written: str, options: Iterable[str], ctx: click.Context) -> str
     if len(meant) > 1:
         raise click.UsageError(f"{written} could be {', '.join(meant)}", ctx)
     if not meant:
+        _refuse_abbreviated(name, ctx)
         raise click.NoSuchOption(written, possibilities=_close(name, known), ctx=ctx)
     return meant[0]
+
+
+def _refuse_short(arg: str, ctx: click.Context) -> None:
+    """Such as `-tp 2` and `-O3`, of which click would only say that there is no `-t` and no `-O`."""
+    short = "-O" if arg.startswith("-O") else arg.partition("=")[0]
+    if name := SHORT.get(short):
+        refuse_unknown(name, ctx)
+
+
+def _refuse_abbreviated(name: str, ctx: click.Context) -> None:
+    meant = [each for each in STRANGERS if each.startswith(name)]
+    if len(meant) == 1:
+        refuse_unknown(meant[0], ctx)
 
 
 def _close(name: str, known: Iterable[str]) -> list[str]:
