@@ -31,6 +31,7 @@ OURS_DIFFERS = {
     "--shutdown-timeout": "ours lets answers end; vLLM's 0 cuts them",
     "--enable-chunked-prefill": "vLLM's None is decided by the model: on, for those served here",
     "--enable-prefix-caching": "the same",
+    "--tool-call-parser": "ours has one format, so it need not be asked for",
 }
 SAME_IN_EFFECT = [
     ["--max-num-batched-tokens", "4k"],

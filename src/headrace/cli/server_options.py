@@ -41,8 +41,8 @@ _OPTIONS = (
         help="In which format models write calls of tools.",
     ),
     click.option(
-        "--enable-auto-tool-choice",
-        is_flag=True,
+        "--enable-auto-tool-choice/--no-enable-auto-tool-choice",
+        default=False,
         expose_value=False,
         help="Changes nothing: unlike vLLM's, tools need no flag.",
     ),

@@ -36,11 +36,11 @@ _GROUPS = {
         enable-mamba-cache-stochastic-rounding enable-mamba-shared-prefix-checkpoint engram-config
         hf-config-path hf-overrides io-processor-plugin kv-cache-dtype-skip-layers kv-sharing-fast-prefill
         mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-cache-philox-rounds mamba-ssm-cache-dtype
-        mamba-ssu-algorithm model-class-overrides model-impl pooler-config replayssm-buffer-len revision
+        mamba-ssu-algorithm model-class-overrides model-impl pooler-config replayssm-buffer-len
         runner skip-tokenizer-init swa-bounded-replay tokenizer tokenizer-mode tokenizer-revision
         trust-remote-code use-replayssm
     """,
-    "the model is one file or folder on this machine: leave it out": """
+    "models come from a hub or this machine, as HF_HOME, HF_TOKEN and HF_ENDPOINT say: leave it out": """
         download-dir hf-token ignore-patterns load-format model-loader-extra-config pt-load-map-location
         safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads
         use-tqdm-on-load weight-transfer-config
@@ -80,8 +80,7 @@ _GROUPS = {
     "--long-prefill-token-threshold with a number": "long-prefill-token-threshold-adaptive",
     "--scheduling-policy names the policies that are here": "scheduler-cls",
     "tools need no flag: leave it out": """
-        enable-auto-tool-choice exclude-tools-when-tool-choice-none tool-call-parser tool-parser-plugin
-        tool-server tool-strict-level
+        exclude-tools-when-tool-choice-none tool-parser-plugin tool-server tool-strict-level
     """,
     "what a model thinks is part of its answer: leave it out": """
         reasoning-config reasoning-parser reasoning-parser-plugin
@@ -111,7 +110,7 @@ _GROUPS = {
     "the header X-Headrace-Bill: 1 has an answer say where its time went": "enable-per-request-metrics",
     "give the model without a flag: headrace serve MODEL": "model",
     "one process speaks HTTP: leave it out": "api-server-count renderer-num-workers",
-    "browsers of other sites are not served; put a proxy before it": """
+    "pages from anywhere may ask, as by vLLM's default; for less put a proxy before it": """
         allow-credentials allowed-headers allowed-methods allowed-origins
     """,
     "put a proxy before it that does this": "enable-ssl-refresh middleware root-path ssl-ciphers",
