@@ -1,21 +1,23 @@
 """The front door: the installed `headrace` and `python -m headrace` alike.
 
-Ctrl-C counts from the first moment, while the commands are still being imported.
+The commands are imported when one is run, not when this module is: a process that is spawned imports
+its parent's main module too, and the engine's would spend a second on commands and HTTP that it never uses.
+Ctrl-C counts from the first moment, while they are still being imported.
 """
 
 import sys
+from importlib import import_module
 
 INTERRUPTED = 130
-
-try:
-    from headrace.cli.main import main
-except KeyboardInterrupt:
-    sys.exit(INTERRUPTED)
 
 
 def run() -> None:
     """The entry point of the installed script."""
-    main()
+    try:
+        commands = import_module("headrace.cli.main")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    commands.main()
 
 
 if __name__ == "__main__":

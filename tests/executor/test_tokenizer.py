@@ -11,8 +11,9 @@ import pytest
 from headrace.core.errors import BadInput, ModelUnusable
 from headrace.core.ports import Chat, ChatMessage
 from headrace.executor import convert
+from headrace.executor.chat_template import ChatTemplate
 from headrace.executor.models import ModelFiles
-from headrace.executor.tokenizer import OpenVinoTokenizer, _ChatTemplate
+from headrace.executor.tokenizer import OpenVinoTokenizer
 from tests.executor.prompts import PROMPTS
 
 HELLO = Chat((ChatMessage("user", "Hello"),))
@@ -20,7 +21,13 @@ model = [pytest.mark.slow, pytest.mark.model]
 
 
 def render(source: str, chat: Chat = HELLO) -> str:
-    return _ChatTemplate(source, "<s>", "</s>").render(chat)
+    return ChatTemplate(source, "<s>", "</s>").render(chat)
+
+
+DOUBLED = (
+    "{{% set ns = namespace(s='sixteen letters.') %}}"
+    "{{% for i in range(60) %}}{{% set ns.s = ns.s {operator} ns.s %}}{{% endfor %}}{{{{ ns.s }}}}"
+)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +43,50 @@ def render(source: str, chat: Chat = HELLO) -> str:
         ("{% for i in range(10000000) %}x{% endfor %}", "refuses"),
         ("{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}", "did not end"),
         ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "refuses"),
+        ("{{ 9 ** (9 ** 9) }}", "more than 4096 bits"),
+        (
+            "{% set ns = namespace(n=7) %}{% for i in range(99) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+            "bits",
+        ),
+        ("{{ 'x' * 10 ** 11 }}", "more than 268,435,456 characters"),
+        ("{{ (range(90000) | list * 90000) | length }}", "more than 268,435,456 characters"),
+        (DOUBLED.format(operator="+"), "more than 268,435,456 characters"),
+        (DOUBLED.format(operator="~"), "more than 268,435,456 characters"),
+        ("{% set a = 'x' * 100000 %}{{ a.replace('x', a) | length }}", "characters"),
+        ("{% set a = 'x' * 100000 %}{{ a | replace('x', a) | length }}", "characters"),
+        ("{% set a = 'x' * 1000000 %}{% for i in range(9000) %}{{ a }}{% endfor %}", "characters"),
+        ("{{ (range(90000) | list) | join('x' * 1000000) | length }}", "characters"),
+        ("{{ 'x'.center(10 ** 11) }}", "center with 100000000000"),
+        ("{{ 'x' | indent(10 ** 11, true) }}", "indent with 100000000000"),
+        ("{{ '%99999999999d' % 3 }}", "as wide as it likes"),
+        ("{{ '%*d' % (10 ** 11, 3) }}", "as wide as it likes"),
+        ("{{ '{:>99999999999}'.format(3) }}", "as wide as it likes"),
+        ("{{ '{:{w}}'.format(3, w=10 ** 11) }}", "as wide as it likes"),
     ],
 )
 def test_a_template_that_refuses_loops_or_reaches_out_is_bad_input(source: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         render(source)
+
+
+def test_the_bounds_leave_what_templates_do_alone() -> None:
+    assert render(
+        "{{ 1700000000 | tojson }} {{ '%d-%s' % (10 ** 9, 'x') }} {{ '{}:{:>5}'.format(10 ** 9, 3) }}"
+    ) == ("1700000000 1000000000-x 1000000000:    3")
+    assert render(
+        "{{ 'a' ~ 1 ~ none }}{{ 'a,b'.split(',') | join('+') }}{{ 'aba' | replace('a', 'bb') }}"
+    ) == ("a1Nonea+bbbbbb")
+    text = "long " * 200_000
+    assert render(
+        "{% for m in messages %}{{ '<' + m.content | trim ~ '>' }}{% endfor %}",
+        Chat((ChatMessage("user", text),)),
+    )
+
+
+def test_a_bound_is_for_one_rendering() -> None:
+    template = ChatTemplate("{{ 'x' * 100000000 }}", "", "")
+    for _ in range(4):
+        assert len(template.render(HELLO)) == 10**8
 
 
 def test_a_template_knows_what_such_templates_expect() -> None:
@@ -61,8 +107,8 @@ def test_a_template_that_asks_for_tools_is_known_and_gets_them() -> None:
         (ChatMessage("assistant", "", {"tool_calls": [{"function": {"arguments": {"a": 1}}}]}),),
         tools=({"type": "function"},),
     )
-    assert _ChatTemplate(TOOLS, "", "").takes_tools
-    assert not _ChatTemplate("{{ messages }}", "", "").takes_tools
+    assert ChatTemplate(TOOLS, "", "").takes_tools
+    assert not ChatTemplate("{{ messages }}", "", "").takes_tools
     assert render(TOOLS, chat) == (
         '{"type": "function"}\n[assistant][{"function": {"arguments": {"a": 1}}}][end][assistant]'
     )

@@ -84,7 +84,8 @@ class EngineRecipe:
     def __call__(self) -> Built:
         model = load(self.files, self.flags.kv_cache_dtype)
         # The first request with a grammar would wait a second for it, and everybody else with it.
-        threading.Thread(target=model.grammars.prepare, name="vocabulary", daemon=True).start()
+        vocabulary = threading.Thread(target=model.grammars.prepare, name="vocabulary", daemon=True)
+        vocabulary.start()
         kv = _kv_budget(self.flags, model)
         flags = self.flags
         if flags.shrink_max_model_len:
@@ -93,6 +94,7 @@ class EngineRecipe:
         executor = PagedExecutor(model, kv.num_blocks)
         if flags.warmup:
             warm_up(executor, settings)
+            vocabulary.join()  # done by now as a rule; else it would take its time from the first request
         kept_as = KvCacheDtype.F32 if model.kv_cache_dtype is KvCacheDtype.AUTO else model.kv_cache_dtype
         budget = Budget(model.weights_bytes, kv.total_bytes, kept_as.value)
         engine = Engine(settings)
@@ -102,11 +104,16 @@ class EngineRecipe:
 
 
 def warm_up(executor: Executor, settings: Settings) -> None:
-    """Run one short request through an engine of its own: the first pass of a model costs a second more."""
+    """Run one short request through an engine of its own.
+
+    The first pass over a prompt and the first over single tokens cost most of a second each: weights are
+    laid out for them. No further length does (docs/log.md). It draws, because the first draw makes the
+    table that all others use.
+    """
     engine = Engine(settings)
     room = min(settings.max_model_len, settings.usable_blocks * settings.block_size)
     prompt = tuple(range(min(WARM_UP_TOKENS, room - 1)))
-    engine.submit(Request("warm-up", prompt, SamplingParams(max_tokens=2, temperature=0.0), 0, 0), 0)
+    engine.submit(Request("warm-up", prompt, SamplingParams(max_tokens=3, temperature=1.0), 0, 0), 0)
     while (plan := engine.plan(0)) is not None:
         engine.finish(plan, executor.run(plan), 0)
     for work in engine.take_ended():

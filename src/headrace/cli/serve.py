@@ -192,6 +192,7 @@ def serve(model: str, **options: Unpack[Options]) -> None:
             tls=tls,
             api_keys=_api_keys(options),
             logs_stats=not options["disable_log_stats"],
+            warmup=options["warmup"],
         )
         log_to_stderr()
         asks_for_key = bool(service.api_keys)

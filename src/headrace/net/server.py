@@ -57,6 +57,7 @@ class Service:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     """Any of them opens the door. Without any, no key is asked for."""
     logs_stats: bool = True
+    warmup: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class Server:
         front_end = FrontEnd(self._engine, tokenizer, self._service.model_names)
         telling = asyncio.create_task(self._tell_stats(self._engine))
         try:
+            if self._service.warmup:
+                front_end.warm_up()
             routes = make_app(front_end, self._gate)
             door = _for_browsers(Door(routes, self._service.api_keys))
             app = Meter(door, paths_of(routes), self._engine.metrics.http)
