@@ -113,7 +113,7 @@ def warm_up(executor: Executor, settings: Settings) -> None:
     engine = Engine(settings)
     room = min(settings.max_model_len, settings.usable_blocks * settings.block_size)
     prompt = tuple(range(min(WARM_UP_TOKENS, room - 1)))
-    engine.submit(Request("warm-up", prompt, SamplingParams(max_tokens=3, temperature=1.0), 0, 0), 0)
+    engine.submit(Request("warm-up", prompt, SamplingParams(max_tokens=2, temperature=1.0), 0, 0), 0)
     while (plan := engine.plan(0)) is not None:
         engine.finish(plan, executor.run(plan), 0)
     for work in engine.take_ended():
