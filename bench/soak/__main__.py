@@ -5,13 +5,14 @@ after the first token, that read slowly, that send half a body, too much, nonsen
 values, wrong keys, prompts that never fit; ten times more at once than is let in; the engine's
 process killed now and then. Between them good requests, whose answers are checked.
 
-    hung           requests without an end within the bound
-    leaked_blocks  KV blocks (or requests) still held when nobody is there, over all rounds
-    wrong_status   an answer that this request must not get, or none
-    wrong_answers  200, but not the text, the tokens or the end it had to have
+    hung                requests without an end within the bound
+    leaked_blocks       KV blocks (or requests) still held when nobody is there, over all rounds
+    leaked_descriptors  file descriptors of the HTTP process beyond those before the first round
+    wrong_status        an answer that this request must not get, or none
+    wrong_answers       200, but not the text, the tokens or the end it had to have
 
 a line a round, tables, then with --json as the last line: {"hung": 0, "leaked_blocks": 0, ...}.
-Exit code 1 if one of the four is not zero. Linux only.
+Exit code 1 if one of the five is not zero. Linux only.
 """
 
 import argparse
@@ -27,11 +28,12 @@ from rich.table import Table
 
 from bench.soak.judge import Kind
 from bench.soak.script import STALL_S, make_script
-from bench.soak.server import PLACES, SoakedServer
+from bench.soak.server import HEADRACE, PLACES, SCRIPTED, SoakedServer
 from bench.soak.storm import Tally, play
 
 ROUND_S = 30.0
 MOST_FAULTS_SHOWN = 20
+MUST_BE_ZERO = ("hung", "leaked_blocks", "leaked_descriptors", "wrong_status", "wrong_answers")
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
 
@@ -47,18 +49,20 @@ def main() -> int:
         "--quick", action="store_true", help="one round of 30 s, and nobody stalls for a minute"
     )
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument(
+        "--scripted", action="store_true", help="no model: an executor that checks every block table"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     options = parser.parse_args()
-    with SoakedServer(options.model) as server:
+    program = SCRIPTED if options.scripted else HEADRACE
+    with SoakedServer("scripted" if options.scripted else options.model, program) as server:
         tally = soak(server, options.seed, 0.0 if options.quick else 60 * options.minutes)
     show(tally)
     result = summary(tally)
     if options.json:
         print(json.dumps(result))
-    return (
-        1 if any(result[name] for name in ("hung", "leaked_blocks", "wrong_status", "wrong_answers")) else 0
-    )
+    return 1 if any(result[name] for name in MUST_BE_ZERO) else 0
 
 
 def soak(server: SoakedServer, seed: int, length_s: float) -> Tally:
@@ -82,9 +86,12 @@ def summary(tally: Tally) -> dict[str, int | float | None]:
     return {
         "hung": tally.count(Kind.HUNG),
         "leaked_blocks": tally.leaked_blocks,
+        "leaked_descriptors": tally.leaked_descriptors,
         "wrong_status": tally.count(Kind.WRONG_STATUS),
         "wrong_answers": tally.count(Kind.WRONG_ANSWER),
         "requests": tally.requests,
+        "good": tally.good(),
+        "good_answered": tally.good("200"),
         "kills": tally.kills,
         "recovery_s_max": round(max(tally.recoveries_s), 2) if tally.recoveries_s else None,
         "server_mib_first": round(first.server_mib, 1),
@@ -102,8 +109,9 @@ def show(tally: Tally) -> None:
         )
     console.print()
     console.print(table)
+    console.print(f"\ngood requests outside bursts: {tally.good():,}, answered: {tally.good('200'):,}")
     recoveries = ", ".join(f"{each:.1f}" for each in tally.recoveries_s)
-    console.print(f"\nkills {tally.kills}; seconds until an engine took requests again: {recoveries or '-'}")
+    console.print(f"kills {tally.kills}; seconds until an engine took requests again: {recoveries or '-'}")
     for name in ("server_mib", "engine_mib", "descriptors"):
         values = " ".join(f"{getattr(each, name):,.0f}" for each in tally.footprints)
         console.print(f"{name} when idle, before and after each round: {values}")
@@ -116,6 +124,8 @@ def _show_faults(tally: Tally) -> None:
         console.print(f"{kind}, {times} times: {name}: {what}", markup=False)
     if len(faults) > MOST_FAULTS_SHOWN:
         console.print(f"and {len(faults) - MOST_FAULTS_SHOWN} more")
+    if tally.leaked_descriptors:
+        console.print(f"{tally.leaked_descriptors} file descriptors more than at first when nobody was there")
     if tally.leaked_blocks:
         console.print(f"{tally.leaked_blocks} blocks were still held when nobody was there")
 

@@ -90,9 +90,7 @@ def _wrong_status(visit: Visit, answer: Answer, *, is_late: bool) -> str | None:
 
 
 def _wrong_error(answer: Answer) -> str | None:
-    """Errors have OpenAI's shape; what is no HTTP is answered by the HTTP library, in its own words."""
-    if answer.headers.get("content-type", "").startswith("text/plain") and answer.status == 400:
-        return None
+    """Errors have OpenAI's shape, whatever was sent."""
     try:
         error = json.loads(answer.body)["error"]
         if error["message"] and error["code"] == answer.status and error["type"]:

@@ -82,6 +82,7 @@ def known_body(question: str) -> dict[str, Any]:
         "max_tokens": KNOWN_ANSWER_TOKENS,
         "ignore_eos": True,
         "temperature": 0,
+        "seed": 1,  # the scripted executor goes by it
     }
 
 
@@ -96,14 +97,15 @@ def sampled(facts: Facts, chance: random.Random) -> Visit:
 
 
 def slow_reader(facts: Facts, chance: random.Random) -> Visit:
-    body = _body(chance) | {"stream": True}
+    body = _streamed(_body(chance))
     return replace(_good(facts, "reads slowly", body), manner=Manner.READS_SLOWLY)
 
 
 def leaver(facts: Facts, chance: random.Random) -> Visit:
     body = _body(chance)
     manner = chance.choice([Manner.LEAVES_BEFORE, Manner.LEAVES_AT_FIRST, Manner.LEAVES_LATER])
-    body["stream"] = body["stream"] or manner is not Manner.LEAVES_BEFORE
+    if manner is not Manner.LEAVES_BEFORE:
+        body = _streamed(body)
     return replace(
         _good(facts, "leaves", body),
         manner=manner,
@@ -264,7 +266,7 @@ MIX: dict[Callable[[Facts, random.Random], Visit], int] = {
 
 
 def _body(chance: random.Random) -> dict[str, Any]:
-    words = chance.choice([3, 20, 100, chance.randint(1, 600)])
+    words = chance.choice([3, 20, 60, chance.randint(1, 200)])
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": _words(chance, words)}],
         "max_tokens": chance.randint(1, MOST_ANSWER_TOKENS),
@@ -280,6 +282,11 @@ def _body(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.2:
         body |= {"repetition_penalty": 1.1, "min_p": 0.05, "presence_penalty": 0.5}
     return body
+
+
+def _streamed(body: dict[str, Any]) -> dict[str, Any]:
+    """Log probabilities of a prompt do not come with a stream."""
+    return {name: value for name, value in body.items() if name != "prompt_logprobs"} | {"stream": True}
 
 
 def _good(facts: Facts, name: str, body: dict[str, Any]) -> Visit:

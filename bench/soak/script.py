@@ -6,18 +6,20 @@ Between two rounds the server is left alone until it is idle, and counted.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.soak.requests import MIX, Facts, Visit, known, sampled, stalled_body
 
-VISITS_PER_S = 6.0
+VISITS_PER_S = 4.0
+"""About two in three run the model; two cores can answer as many, so that a soak is not one long refusal."""
 BURST = 10
 """A burst is so many times what the server lets in."""
 STALL_S = 60.0
 """So long the server waits for the rest of a body."""
-FIRST_KILL_S = (4.0, 12.0)
-BETWEEN_KILLS_S = (15.0, 30.0)
-"""Longer than an engine must live for its death not to count as one of a row (`net/restarts.py`)."""
+KILL_AT_S = (4.0, 10.0)
+"""In each round; so the next is further away than a death that counts as one of a row (`net/restarts.py`)."""
+BURST_AT = (0.6, 0.8)
+"""Of the round: well after the kill, or one would hide what the other does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,6 @@ class Due:
 class Script:
     visits: tuple[Due, ...]
     kills_at_s: tuple[float, ...]
-    bursts: int
 
 
 def make_script(facts: Facts, chance: random.Random, length_s: float, places: int, *, stalls: bool) -> Script:
@@ -47,14 +48,9 @@ def make_script(facts: Facts, chance: random.Random, length_s: float, places: in
     while (at_s := at_s + chance.expovariate(VISITS_PER_S)) < length_s:
         kind = chance.choices(kinds, weights)[0]
         visits.append(Due(at_s, kind(facts, chance)))
-    burst_at_s = chance.uniform(0.5, 0.9) * length_s
-    visits += [
-        Due(burst_at_s + chance.uniform(0.0, 0.5), chance.choice([known, sampled])(facts, chance))
-        for _ in range(BURST * places)
-    ]
-    kills: list[float] = []
-    kill_at_s = chance.uniform(*FIRST_KILL_S)
-    while kill_at_s < length_s:
-        kills.append(kill_at_s)
-        kill_at_s += chance.uniform(*BETWEEN_KILLS_S)
-    return Script(tuple(sorted(visits, key=lambda due: due.at_s)), tuple(kills), bursts=1)
+    burst_at_s = chance.uniform(*BURST_AT) * length_s
+    for _ in range(BURST * places):
+        visit = chance.choice([known, sampled])(facts, chance)
+        visits.append(Due(burst_at_s + chance.uniform(0.0, 0.5), replace(visit, name="good, in a burst")))
+    kills = (chance.uniform(*KILL_AT_S),)
+    return Script(tuple(sorted(visits, key=lambda due: due.at_s)), kills)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +20,8 @@ from bench.soak.requests import CHAT, QUESTIONS, Facts, known_body
 from headrace.core.ports import Overrides
 from headrace.targets.embedded import EmbeddedServer
 
+HEADRACE = (sys.executable, "-m", "headrace")
+SCRIPTED = (sys.executable, "-m", "bench.soak.scripted")
 API_KEY = "soak"
 PLACES = 24
 REQUEST_TIMEOUT_S = 40
@@ -49,9 +52,8 @@ class Footprint:
 class SoakedServer:
     """`with` starts it and stops it."""
 
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._process = EmbeddedServer(model, SETTINGS)
+    def __init__(self, model: str, program: tuple[str, ...]) -> None:
+        self._process = EmbeddedServer(model, SETTINGS, program=program)
 
     def __enter__(self) -> Self:
         self._process.__enter__()

@@ -18,6 +18,9 @@ HUNG_AFTER_S = REQUEST_TIMEOUT_S + STALL_S / 2
 """Every request has an end by then; a body that stalls is given STALL_S first."""
 
 
+GOOD = ("good", "good, answer known", "reads slowly")
+
+
 @dataclass(slots=True)
 class Tally:
     """All rounds so far."""
@@ -33,6 +36,17 @@ class Tally:
     @property
     def requests(self) -> int:
         return sum(counter.total() for counter in self.by_visit.values())
+
+    @property
+    def leaked_descriptors(self) -> int:
+        """Beyond those of the first time that nobody was there."""
+        first, *later = [footprint.descriptors for footprint in self.footprints]
+        return max(0, *(each - first for each in later)) if later else 0
+
+    def good(self, end: str | None = None) -> int:
+        """Good requests that came outside bursts and stayed; with `end`, those that ended so."""
+        counters = [self.by_visit.get(name, Counter[str]()) for name in GOOD]
+        return sum(counter[end] if end else counter.total() for counter in counters)
 
     def count(self, kind: Kind) -> int:
         return sum(fault.kind is kind for _, fault in self.faults)
