@@ -42,6 +42,13 @@ MOST_HELD_OUTPUTS = 256
 """Outputs kept apart for a client that reads slowly; further tokens join the last one."""
 
 
+SILENT_AFTER_S = 600.0
+"""An engine that says nothing for so long while requests wait hangs: it is ended and started again.
+
+vLLM gives a step 300 s; 2,048 tokens of a model of 8 billion weights can take two slow cores longer.
+"""
+
+
 class Stream:
     """The outputs of one request, on their way to one listener."""
 
@@ -99,8 +106,10 @@ class EngineClient:
         self._link: EngineLink | None = link
         self._start_took_s = start_took_s
         self._streams: dict[str, Stream] = {}
+        self._heard_at = time.monotonic()  # of the engine; or when the first came who waits for it
         self._supervisor = asyncio.create_task(self._supervise(link))
         self._supervisor.add_done_callback(self._give_up)
+        self._watching = asyncio.create_task(self._watch())
 
     @classmethod
     async def start(cls, recipe: Recipe, model_name: str, bounds: Bounds) -> "EngineClient":
@@ -122,6 +131,8 @@ class EngineClient:
         if self.died is not None:
             raise self.died
         stream = Stream(request, siblings)
+        if not self._streams:
+            self._heard_at = time.monotonic()
         self._streams[request.request_id] = stream
         self.admission.entered(stream.num_prompt_tokens)
         self.metrics.on_submitted()
@@ -144,7 +155,8 @@ class EngineClient:
     async def stop(self, within_s: float = LEAVE_WITHIN_S) -> None:
         """End the process: by its own doing if it can within the bound, by force if it does not."""
         self._supervisor.cancel()
-        await asyncio.wait((self._supervisor,))
+        self._watching.cancel()
+        await asyncio.wait((self._supervisor, self._watching))
         stopped = EngineDied("the server has stopped")
         self._lose(stopped)
         if self._link is not None:
@@ -201,7 +213,22 @@ class EngineClient:
             f"{restarts.quick_deaths} times in a row it died within {QUICK_DEATH_S:g} s; {error}"
         )
 
+    async def _watch(self) -> None:
+        """End a process that hangs; the supervisor then sees to the rest."""
+        while True:
+            await asyncio.sleep(SILENT_AFTER_S / 8)
+            silent_s = time.monotonic() - self._heard_at
+            if self._link is not None and self._streams and silent_s > SILENT_AFTER_S:
+                _log.error(
+                    "headrace: the engine has said nothing for %.0f s while %d requests wait; it is ended",
+                    silent_s,
+                    len(self._streams),
+                )
+                self._heard_at = time.monotonic()
+                self._link.kill()
+
     def _handle(self, message: FromEngine) -> None:
+        self._heard_at = time.monotonic()
         match message:
             case Step():
                 self._deliver(message)

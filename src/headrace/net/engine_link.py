@@ -57,6 +57,10 @@ class EngineLink:
             raise EngineDied(f"the engine has stopped: {message.problem.message}", message.problem.hint)
         return message
 
+    def kill(self) -> None:
+        """Whatever it is doing; who receives hears of it."""
+        self._process.kill()
+
     async def end(self, within_s: float = LEAVE_WITHIN_S) -> None:
         """End the process: by its own doing if it can within the bound, by force if it does not."""
         with contextlib.suppress(OSError):
