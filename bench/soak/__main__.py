@@ -31,7 +31,8 @@ from bench.soak.script import STALL_S, make_script
 from bench.soak.server import HEADRACE, PLACES, SCRIPTED, SoakedServer
 from bench.soak.storm import Tally, play
 
-ROUND_S = 30.0
+ROUND_S = 60.0
+QUICK_ROUND_S = 30.0
 MOST_FAULTS_SHOWN = 20
 MUST_BE_ZERO = ("hung", "leaked_blocks", "leaked_descriptors", "wrong_status", "wrong_answers")
 
@@ -71,13 +72,14 @@ def soak(server: SoakedServer, seed: int, length_s: float) -> Tally:
     facts = server.facts()
     tally.footprints.append(server.footprint())
     number = 0
+    round_s = ROUND_S if length_s else QUICK_ROUND_S
     while True:
         number += 1
-        stalls = number == 1 and length_s >= ROUND_S + 2 * STALL_S
-        script = make_script(facts, chance, ROUND_S, PLACES, stalls=stalls)
+        stalls = number == 1 and length_s >= round_s + 2 * STALL_S
+        script = make_script(facts, chance, round_s, PLACES, stalls=stalls)
         asyncio.run(play(script, server, tally))
         _progress(number, time.monotonic() - began_at, tally)
-        if server.has_ended or time.monotonic() - began_at + ROUND_S > length_s:
+        if server.has_ended or time.monotonic() - began_at + round_s > length_s:
             return tally
 
 
