@@ -64,8 +64,8 @@ class Facts:
     """By question: the greedy answer of KNOWN_ANSWER_TOKENS tokens, asked for while nobody else was there."""
 
 
-SMALL_VOCABULARY = 1000
-"""Every model has so many tokens."""
+SMALL_VOCABULARY = 256
+"""Every model has so many tokens, the scripted one too."""
 
 KNOWN_ANSWER_TOKENS = 12
 QUESTIONS = (
