@@ -18,6 +18,23 @@ from tests.net.serving import RunningServer, running
 
 HELLO = "Name three rivers of Europe."
 
+FLAGS = Flags(
+    max_model_len=2048,
+    max_num_batched_tokens=512,
+    max_num_seqs=32,
+    long_prefill_token_threshold=0,
+    enable_chunked_prefill=True,
+    enable_prefix_caching=True,
+    scheduling_policy=SchedulingPolicy.FCFS,
+    scheduler_reserve_full_isl=True,
+    watermark=0.0,
+    block_size=None,
+    kv_cache_memory_bytes=200 << 20,
+    kv_cache_dtype="auto",
+    num_gpu_blocks_override=None,
+)
+"""Of the real model: a small pool."""
+
 
 def client(server: RunningServer) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
@@ -83,22 +100,7 @@ def test_curl_shows_a_stream_event_by_event(server: RunningServer) -> None:
 def real() -> Generator[RunningServer, None, None]:
     """The built-in model, with a small pool."""
     files = locate("smollm2")
-    flags = Flags(
-        max_model_len=2048,
-        max_num_batched_tokens=512,
-        max_num_seqs=32,
-        long_prefill_token_threshold=0,
-        enable_chunked_prefill=True,
-        enable_prefix_caching=True,
-        scheduling_policy=SchedulingPolicy.FCFS,
-        scheduler_reserve_full_isl=True,
-        watermark=0.0,
-        block_size=None,
-        kv_cache_memory_bytes=200 << 20,
-        kv_cache_dtype="auto",
-        num_gpu_blocks_override=None,
-    )
-    of = Service(("smollm2",), EngineRecipe(files, flags), lambda: OpenVinoTokenizer(files), 5.0)
+    of = Service(("smollm2",), EngineRecipe(files, FLAGS), lambda: OpenVinoTokenizer(files), 5.0)
     with running(of) as started:
         yield started
 

@@ -4,6 +4,7 @@ import importlib.util
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from headrace.net.door import Door
 from headrace.net.openapi import openapi
 from headrace.net.reading import SMALLEST_BODY_LIMIT
 from tests.net.http import connected, get, post, read_answer
-from tests.net.scripted import OnceRecipe, ScriptedRecipe
+from tests.net.scripted import SETTINGS, OnceRecipe, ScriptedRecipe
 from tests.net.serving import RunningServer, running, service
 from tests.net.waiting import wait_until
 
@@ -83,17 +84,21 @@ def _without_an_engine(server: RunningServer, seen: Seen) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("schemathesis"), reason="schemathesis is not installed")
-def test_requests_made_from_the_description_are_answered_as_described(
-    server: RunningServer, tmp_path: Path
-) -> None:
-    """schemathesis: values at and beyond every declared bound, then random ones, right and wrong."""
+def test_requests_made_from_the_description_are_answered_as_described(tmp_path: Path) -> None:
+    """schemathesis: values at and beyond every declared bound, then random ones, right and wrong.
+
+    Answers are short and few fit, so that the time goes into requests. One worker: CPython 3.11 can lose
+    count when several threads parse Python at once, as schemathesis does.
+    """
     program = Path(sys.executable).with_name("schemathesis")
-    words = ["run", f"{server.url}/openapi.json", "--checks", ",".join(CHECKS)]
-    bounds = ["--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "1", "--workers", "4"]
-    done = subprocess.run(
-        [program, *words, *bounds], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    bounds = ["--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "1", "--workers", "1"]
+    with running(service(ScriptedRecipe(replace(SETTINGS, max_model_len=128), b"Hi"))) as server:
+        words = ["run", f"{server.url}/openapi.json", "--checks", ",".join(CHECKS)]
+        done = subprocess.run(
+            [program, *words, *bounds], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Tested: {len(openapi()['paths'])}" in done.stdout, done.stdout
 
 
 CHECKS = (

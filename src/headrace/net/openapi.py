@@ -36,7 +36,7 @@ def openapi() -> dict[str, Any]:
     tokenize = {"anyOf": [of[bodies.TokenizeBody], of[bodies.TokenizeChatBody]]}
 
     def generate(body: type, whole: type, event: type) -> dict[str, Any]:
-        answers = {"application/json": {"schema": of[whole]}, "text/event-stream": _events(of[event])}
+        answers = {"application/json": {"schema": of[whole]}, "text/event-stream": _events(of[event], error)}
         return {"post": _operation(of[body], answers, error, (*_OF_BODIES, 503, 504))}
 
     def post(body: dict[str, Any], answer: type) -> dict[str, Any]:
@@ -82,9 +82,10 @@ def _operation(
     return operation
 
 
-def _events(data: dict[str, Any]) -> dict[str, Any]:
+def _events(data: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
     """Each event of a stream; its data is JSON, but for the last one's, which is [DONE]."""
-    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    inside = {"contentMediaType": "application/json", "contentSchema": {"anyOf": [data, error]}}
+    text = {"type": "string", "anyOf": [{"const": "[DONE]"}, inside]}
     return {"schema": {"type": "object", "properties": {"data": text}, "required": ["data"]}}
 
 
