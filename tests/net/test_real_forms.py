@@ -66,7 +66,7 @@ def test_a_call_that_is_required_is_made_and_its_arguments_fit(api: openai.OpenA
         temperature=0,
         max_tokens=80,
     ).choices[0]
-    (call,) = answer.message.tool_calls or ()
+    (call,) = answer.message.tool_calls or []
     assert call.type == "function"
     assert_weather(call.function.name, call.function.arguments)
     assert answer.finish_reason == "tool_calls"
@@ -104,7 +104,7 @@ def test_a_named_function_is_called(api: openai.OpenAI) -> None:
         temperature=0,
         max_tokens=60,
     ).choices[0]
-    (call,) = answer.message.tool_calls or ()
+    (call,) = answer.message.tool_calls or []
     assert call.type == "function"
     assert_weather(call.function.name, call.function.arguments)
 

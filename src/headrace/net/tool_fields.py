@@ -13,7 +13,7 @@ from typing import Any
 from headrace.core.request import Grammar
 from headrace.net.bodies import ChatBody, FunctionDefinition, NamedTool, Tool
 from headrace.net.fields import BadField, refuse, shown
-from headrace.net.grammar_fields import json_grammar
+from headrace.net.grammar_fields import call_grammar
 
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -56,13 +56,13 @@ def read_tools(body: ChatBody) -> tuple[ToolUse | None, Grammar | None]:
         case "auto":
             return ToolUse(ToolChoice.AUTO, most_calls=most_calls), None
         case "required":
-            return ToolUse(ToolChoice.REQUIRED), json_grammar(_any_call(tools, most_calls), "tools")
+            return ToolUse(ToolChoice.REQUIRED), call_grammar(_any_call(tools, most_calls), "tools")
         case NamedTool(function=named):
             wanted = [tool.function for tool in tools if tool.function.name == named.name]
             if not wanted:
                 raise BadField("tool_choice", f"no tool is called {shown(named.name)}")
             use = ToolUse(ToolChoice.NAMED, named.name)
-            return use, json_grammar(wanted[0].parameters or _NO_PARAMETERS, "tools")
+            return use, call_grammar(wanted[0].parameters or _NO_PARAMETERS, "tools")
         case _:
             raise BadField(
                 "tool_choice",
