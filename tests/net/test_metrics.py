@@ -148,9 +148,9 @@ def test_several_answers_to_a_prompt_are_one_request_of_n(server: RunningServer)
 
 @pytest.mark.slow
 def test_a_preemption_is_counted_when_it_happens_and_with_its_victim() -> None:
-    """Two answers outgrow the pool."""
+    """Two answers outgrow the pool. Steps take their time, or the first is done before the second comes."""
     settings = replace(SETTINGS, num_gpu_blocks=8, max_model_len=112)
-    with running(service(ScriptedRecipe(settings))) as server:
+    with running(service(ScriptedRecipe(settings, step_s=0.005))) as server:
         body = {"prompt": ["0123456789", "abcdefghij"], "max_tokens": 90, "ignore_eos": True}
         assert post(server.port, "/v1/completions", body).status == 200
         series = scrape(server)
