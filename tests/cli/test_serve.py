@@ -57,6 +57,7 @@ OPTIONS: Options = {
     "vllm_version": "0.32",
     "kv_cache_memory_bytes": None,
     "kv_cache_dtype": "auto",
+    "expand_weights": None,
     "kv_cache_metrics": False,
     "kv_cache_metrics_sample": 0.01,
     "disable_log_stats": False,

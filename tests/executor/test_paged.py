@@ -23,7 +23,8 @@ def test_a_block_costs_what_its_shape_says(paged: PagedExecutor) -> None:
     assert model.block_size == 32
     assert model.kv_bytes_per_block == 32 * 2 * 30 * 3 * 64 * 4
     assert model.vocab_size == 49_152
-    assert 80e6 < model.weights_bytes < 100e6
+    assert 80e6 < model.files.weights_bytes < 100e6
+    assert model.weights_bytes == 15 * model.files.weights_bytes, "with the forms that are faster"
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("f16", 0.5), ("u8", 0.3)])
@@ -39,6 +40,27 @@ def test_a_smaller_kv_type_takes_less_memory_and_still_answers(
     assert answer(executor, work("c", PROMPT, greedy(8), (1, 2, 3, 4)), 8) == fresh, (
         "blocks can be used again"
     )
+
+
+def test_expanded_weights_say_what_packed_ones_say(files: ModelFiles, paged: PagedExecutor) -> None:
+    """A prompt, a decode on its own (signed bytes) and one beside five others (float32)."""
+    packed = PagedExecutor(load(files, expand_weights=False), 8)
+    assert packed.model.weights_bytes == files.weights_bytes
+    told: list[list[np.ndarray]] = []
+    for executor in (paged, packed):
+        chat = work("a", PROMPT, greedy(2), (1, 2, 3, 4))
+        others = [Chunk(work(f"o{n}", PROMPT[n:9], greedy(1), (5,)), 0, 1, samples=False) for n in range(5)]
+        said: list[np.ndarray] = []
+        for chunks in (
+            [Chunk(chat, 0, 98, samples=True)],
+            [Chunk(chat, 98, 1, samples=True)],
+            [Chunk(chat, 99, 1, samples=True), *others],
+        ):
+            executor.run(Plan(chunks=chunks))
+            said.append(executor.logits().copy())
+        told.append(said)
+    for expanded, as_packed in zip(*told, strict=True):
+        assert 0 < np.abs(expanded - as_packed).max() < 1e-3
 
 
 @pytest.mark.parametrize("decodes", [0, 3])

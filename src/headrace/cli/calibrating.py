@@ -20,7 +20,7 @@ from pathlib import Path
 from headrace import __version__
 from headrace.capacity.kv import default_kv_cache_memory_bytes
 from headrace.cli.measuring import Target, run_timetable
-from headrace.cli.memory import available_bytes
+from headrace.cli.memory import affords_expanded, available_bytes
 from headrace.cli.serve import DEFAULTS
 from headrace.core.cost import Machine, StepShape
 from headrace.core.exchange import Arrival
@@ -97,7 +97,7 @@ def calibrate_embedded(plan: Plan, say: Say) -> Calibrated:
 
 
 def _time_bare_steps(plan: Plan, say: Say) -> tuple[list[Timed], Machine]:
-    model = load(plan.files, plan.kv_cache_dtype)
+    model = load(plan.files, plan.kv_cache_dtype, expand_weights=affords_expanded(plan.files))
     machine = Machine(
         name=cpu_name(),
         model=plan.files.name,

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from headrace.executor.models import ModelFiles
+
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -21,6 +23,11 @@ def total_bytes() -> int:
         container = None
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return machine if container is None else min(machine, container)
+
+
+def affords_expanded(files: ModelFiles) -> bool:
+    """Whether the faster forms of the weights take at most an eighth of all memory, free or not."""
+    return files.expanded_bytes * 8 <= total_bytes()
 
 
 def _machine_bytes() -> int:

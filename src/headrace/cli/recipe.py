@@ -52,6 +52,7 @@ class Flags:
     """Whether less than `max_model_len` will do where it does not fit (`auto`)."""
     warmup: bool = True
     kv_cache_dtype: str = KvCacheDtype.AUTO.value
+    expand_weights: bool = False
     block_sample: float = 0.0
     """Share of the KV blocks whose lives are measured."""
 
@@ -82,7 +83,7 @@ class EngineRecipe:
     flags: Flags
 
     def __call__(self) -> Built:
-        model = load(self.files, self.flags.kv_cache_dtype)
+        model = load(self.files, self.flags.kv_cache_dtype, expand_weights=self.flags.expand_weights)
         # The first request with a grammar would wait a second for it, and everybody else with it.
         vocabulary = threading.Thread(target=model.grammars.prepare, name="vocabulary", daemon=True)
         vocabulary.start()

@@ -13,6 +13,7 @@ into 0.6 in the logits, so that a preempted or differently chunked request would
 Without it no batch, chunking or recomputation moves a logit by more than 1e-4.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,6 +25,11 @@ from headrace.core.errors import BadInput, ModelUnusable
 from headrace.executor.grammars import Grammars
 from headrace.executor.models import ModelFiles
 from headrace.executor.tokenizer import OpenVinoTokenizer
+from headrace.executor.weights import as_signed_bytes, expand
+
+FEW_TOKENS = 4
+"""Up to so many tokens OpenVINO multiplies one by one, where signed bytes are the fastest weights; five it
+multiplies as a matrix, where float32 is (docs/log.md)."""
 
 
 class KvCacheDtype(StrEnum):
@@ -59,6 +65,8 @@ class PagedModel:
 
     files: ModelFiles
     compiled: ov.CompiledModel
+    expanded: ov.CompiledModel | None
+    """The same with expanded weights, for steps of more than `FEW_TOKENS`; None where they take too much."""
     caches: tuple[CacheInput, ...]
     block_size: int
     """Tokens a block holds; the plugin decides (32 on CPUs)."""
@@ -68,7 +76,7 @@ class PagedModel:
 
     @property
     def weights_bytes(self) -> int:
-        return self.files.weights_bytes
+        return self.files.weights_bytes if self.expanded is None else self.files.expanded_bytes
 
     @property
     def kv_bytes_per_block(self) -> int:
@@ -77,20 +85,25 @@ class PagedModel:
 
 
 def load(
-    files: ModelFiles, kv_cache_dtype: str = KvCacheDtype.AUTO, num_threads: int | None = None
+    files: ModelFiles,
+    kv_cache_dtype: str = KvCacheDtype.AUTO,
+    num_threads: int | None = None,
+    *,
+    expand_weights: bool = True,
 ) -> PagedModel:
-    """Read, transform and compile: some seconds, and the memory of the weights. No KV cache yet."""
+    """Read, transform and compile: some seconds, and the memory of the weights. No KV cache yet.
+
+    `expand_weights` keeps them in two more forms, which are faster (`weights.py`).
+    """
     if kv_cache_dtype not in tuple(KvCacheDtype):
         raise BadInput(
             f"kv_cache_dtype is {kv_cache_dtype!r}; it can be {', '.join(KvCacheDtype)}", "auto is float32"
         )
     dtype = KvCacheDtype(kv_cache_dtype)
     try:
-        core = ov.Core()
-        model = core.read_model(files.folder / "openvino_model.xml")
-        paged_attention_transformation(model)
-        _project_only_sampled_rows(model)
-        compiled = core.compile_model(model, "CPU", plugin_properties(dtype, num_threads))
+        properties = plugin_properties(dtype, num_threads)
+        compiled = _compile(files, properties, as_signed_bytes if expand_weights else None)
+        expanded = _compile(files, properties, expand) if expand_weights else None
         caches = _cache_inputs(compiled)
         block_size = _block_size(caches)
         vocab_size = compiled.output(0).get_partial_shape()[-1].get_length()
@@ -101,7 +114,19 @@ def load(
             "if the folder may be damaged, remove it and convert or export the model again",
         ) from error
     grammars = Grammars(lambda: OpenVinoTokenizer(files).vocabulary())
-    return PagedModel(files, compiled, caches, block_size, vocab_size, dtype, grammars)
+    return PagedModel(files, compiled, expanded, caches, block_size, vocab_size, dtype, grammars)
+
+
+def _compile(
+    files: ModelFiles, properties: dict[str, str | int], change: Callable[[ov.Model], None] | None
+) -> ov.CompiledModel:
+    core = ov.Core()
+    model = core.read_model(files.folder / "openvino_model.xml")
+    if change is not None:
+        change(model)
+    paged_attention_transformation(model)
+    _project_only_sampled_rows(model)
+    return core.compile_model(model, "CPU", properties)
 
 
 def plugin_properties(dtype: KvCacheDtype, num_threads: int | None = None) -> dict[str, str | int]:

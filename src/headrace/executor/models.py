@@ -63,6 +63,11 @@ class ModelFiles:
     def weights_bytes(self) -> int:
         return (self.folder / "openvino_model.bin").stat().st_size
 
+    @property
+    def expanded_bytes(self) -> int:
+        """What the weights take in the forms of `weights.py`: measured for 4 bits, less for more."""
+        return 15 * self.weights_bytes
+
 
 def locate(model: str, revision: str | None = None) -> ModelFiles:
     """Fetches, converts and caches as needed; what takes longer than a moment is told on stderr.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.core.errors import ModelUnusable
 from headrace.core.plan import Plan, Work
 from headrace.core.ports import StepResult
-from headrace.executor.graph import KvCacheDtype, PagedModel, load, plugin_properties
+from headrace.executor.graph import FEW_TOKENS, KvCacheDtype, PagedModel, load, plugin_properties
 from headrace.executor.prompt_logprobs import Pass, PromptLogprobs, positions
 from headrace.executor.sampler import Sampler
 
@@ -28,6 +28,14 @@ tokens into equal blocks; 131, 149 or 158, without fit divisors, take 1.3 times 
 __all__ = ["KvCacheDtype", "PagedExecutor", "PagedModel", "load", "plugin_properties"]
 
 
+class _Runner:
+    """A compiled model that can be run, and where its inputs are."""
+
+    def __init__(self, compiled: ov.CompiledModel) -> None:
+        self.request = compiled.create_infer_request()
+        self.place = {port.any_name: place for place, port in enumerate(compiled.inputs)}
+
+
 class PagedExecutor:
     """A model with a KV cache of `num_blocks` blocks (the null block included). One step at a time."""
 
@@ -37,12 +45,14 @@ class PagedExecutor:
         self.sampler = Sampler(model.vocab_size, model.grammars)
         self.prompts = PromptLogprobs(model.vocab_size)
         self._block_size = model.block_size
-        self._request = model.compiled.create_infer_request()
-        self._place = {port.any_name: place for place, port in enumerate(model.compiled.inputs)}
+        self._for_few = _Runner(model.compiled)
+        self._for_many = self._for_few if model.expanded is None else _Runner(model.expanded)
+        self._runner = self._for_few
         try:
             for cache in model.caches:
                 tensor = ov.Tensor(cache.element_type, ov.Shape([num_blocks, *cache.block_shape]))
-                self._request.set_tensor(cache.name, tensor)  # pages are only taken as they are written
+                for runner in (self._for_few, self._for_many):  # they share the blocks
+                    runner.request.set_tensor(cache.name, tensor)  # pages are only taken as they are written
         except (RuntimeError, MemoryError) as error:
             size = num_blocks * model.kv_bytes_per_block
             raise ModelUnusable(
@@ -60,9 +70,10 @@ class PagedExecutor:
         for part in self.prompts.passes(plan):
             began_ns = time.monotonic_ns()
             sampling = self._feed(part)
-            self._request.start_async()  # `infer` would copy the logits into a dictionary
+            request = self._runner.request
+            request.start_async()  # `infer` would copy the logits into a dictionary
             self.sampler.expect(plan)
-            self._request.wait()
+            request.wait()
             result.forward_ns += time.monotonic_ns() - began_ns
             self._take_prompts(part, len(sampling))
         if sampling:
@@ -80,7 +91,7 @@ class PagedExecutor:
 
         A view: the next pass overwrites it.
         """
-        logits: NDArray[np.float32] = self._request.get_output_tensor(0).data
+        logits: NDArray[np.float32] = self._runner.request.get_output_tensor(0).data
         return logits.reshape(-1, self.model.vocab_size)
 
     def _take_prompts(self, part: Pass, row: int) -> None:
@@ -128,6 +139,7 @@ class PagedExecutor:
             begins.append(len(tokens))
             blocks.append(0)
             block_begins.append(len(blocks))
+        self._runner = self._for_few if len(tokens) <= FEW_TOKENS else self._for_many
         self._set("input_ids", np.array(tokens, np.int64))
         self._set("past_lens", np.array(past, np.int32))
         ends = np.array(begins, np.int32)
@@ -140,7 +152,7 @@ class PagedExecutor:
         return sampling
 
     def _set(self, name: str, values: NDArray[np.int32] | NDArray[np.int64]) -> None:
-        self._request.set_input_tensor(self._place[name], ov.Tensor(values))
+        self._runner.request.set_input_tensor(self._runner.place[name], ov.Tensor(values))
 
 
 def _padding(tokens: int) -> int:
