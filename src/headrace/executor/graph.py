@@ -14,6 +14,7 @@ Without it no batch, chunking or recomputation moves a logit by more than 1e-4.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -102,8 +103,14 @@ def load(
     dtype = KvCacheDtype(kv_cache_dtype)
     try:
         properties = plugin_properties(dtype, num_threads)
-        compiled = _compile(files, properties, as_signed_bytes if expand_weights else None)
-        expanded = _compile(files, properties, expand) if expand_weights else None
+        expanded = None
+        if expand_weights:
+            with ThreadPoolExecutor() as pool:  # most of it is one thread's work
+                later = pool.submit(_compile, files, properties, expand)
+                compiled = _compile(files, properties, as_signed_bytes)
+                expanded = later.result()
+        else:
+            compiled = _compile(files, properties)
         caches = _cache_inputs(compiled)
         block_size = _block_size(caches)
         vocab_size = compiled.output(0).get_partial_shape()[-1].get_length()
@@ -118,7 +125,7 @@ def load(
 
 
 def _compile(
-    files: ModelFiles, properties: dict[str, str | int], change: Callable[[ov.Model], None] | None
+    files: ModelFiles, properties: dict[str, str | int], change: Callable[[ov.Model], None] | None = None
 ) -> ov.CompiledModel:
     core = ov.Core()
     model = core.read_model(files.folder / "openvino_model.xml")
