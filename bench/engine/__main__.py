@@ -1,7 +1,8 @@
 """Our engine against its peers: `python -m bench.engine [--quick] [--json]`.
 
     in one process    ours and OpenVINO GenAI's continuous batching, driven by the same loop
-    over HTTP         `headrace serve`, llama.cpp's server (`make llama`), vLLM (`make vllm`); one at a time
+    over HTTP         `headrace serve`, llama.cpp's server (`make llama`), vLLM (`make vllm`): all are
+                      started, and one is asked at a time
 
 Requests of 128 prompt and 64 output tokens, 1 / 8 / 32 at once, and the built-in mix of short chats and long
 documents, open loop. The same threads and budgets for all, and the same requests to the token within each
@@ -20,13 +21,14 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from bench.engine.in_process import THEIRS, InProcess
 from bench.engine.load import MIXED, MIXED_S, POINTS, QUICK_MIXED_S, Point
 from bench.engine.record import OURS, Place, Record, When
 from bench.engine.report import print_tables, to_json
-from bench.engine.servers import Contender, contenders, visit
+from bench.engine.servers import Contender, contenders, visit, warm_up
 
 ROUNDS = {"1": 11, "8": 7, "32": 5, MIXED: 2}
 """In one process, by point: the shorter a round, the more a neighbour's noise weighs in it."""
@@ -84,13 +86,18 @@ def in_process(points: list[Point], fixed: int | None, mixed_s: float, record: R
 def over_http(
     servers: list[Contender], points: list[Point], rounds: int, mixed_s: float, record: Record
 ) -> None:
-    for number in range(rounds):
-        when = _now(Place.HTTP)
-        for server in servers if number % 2 == 0 else reversed(servers):
-            at = [point for point in points if point.name in server.points]
-            if at:
-                visit(server, at, when, mixed_s, record)
-                _say(f"over HTTP, round {number + 1} of {rounds}, {server.name}: done")
+    """A round is of one point, so that what is compared was measured within a minute or two."""
+    with ExitStack() as running:
+        started = [(each, running.enter_context(each.start())) for each in servers]
+        for _, server in started:
+            warm_up(server)
+        for number in range(rounds):
+            for point in points:
+                when = _now(Place.HTTP)
+                for each, server in started if number % 2 == 0 else reversed(started):
+                    if point.name in each.points:
+                        visit(each.name, server, point, when, mixed_s, record)
+                _say(f"over HTTP, round {number + 1} of {rounds}, {point.name}: done")
 
 
 def _now(place: Place) -> When:

@@ -28,7 +28,7 @@ class Point:
     name: str
     at_once: int | None
     bursts: int = 1
-    """How often in one visit over HTTP, where each visit pays for a server's start."""
+    """How often in one visit over HTTP."""
 
     def timetables(self, seed: int, prompt_words: int, mixed_s: float) -> list[Timetable]:
         if self.at_once is None:

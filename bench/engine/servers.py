@@ -1,6 +1,6 @@
 """The servers that are compared over HTTP, and one visit to each.
 
-    Contender.start() -> a running server -> visit -> Visit      only one runs at a time
+    Contender.start() -> a running server -> warm_up, visit -> Visit      only one is asked at a time
 
 All get the same budgets where they have them, as many threads as there are processors, the same model
 file (vLLM: the same weights as float32), and requests that are the same to the token.
@@ -104,22 +104,24 @@ def processors() -> list[int]:
     )
 
 
-def visit(contender: Contender, points: Sequence[Point], when: When, mixed_s: float, record: Record) -> None:
-    """Starts the server, warms it up, asks it at each point, stops it."""
-    if contender.absent:
-        return
-    with contender.start() as server:
-        target = Target(server.url, asyncio.run(served_models(server.url))[0])
-        for warm_up in POINTS["8"].timetables(WARM_UP_SEED, PROMPT_WORDS, mixed_s):
-            asyncio.run(run_timetable(target, warm_up, TIMEOUT_S))
-        for point in points:
-            neighbours = Neighbours([server.session])
-            runs = [
-                asyncio.run(run_timetable(target, timetable, TIMEOUT_S))
-                for timetable in point.timetables(when.seed, PROMPT_WORDS, mixed_s)
-            ]
-            record.add(visit_of(when, contender.name, point.name, runs, neighbours.cores()))
-            server.check_alive()
+def warm_up(server: ServerProcess) -> None:
+    for timetable in POINTS["8"].timetables(WARM_UP_SEED, PROMPT_WORDS, 0.0):
+        asyncio.run(run_timetable(_target(server), timetable, TIMEOUT_S))
+
+
+def visit(name: str, server: ServerProcess, point: Point, when: When, mixed_s: float, record: Record) -> None:
+    """Asks it at one point. What the servers that idle beside it take counts as others' processors."""
+    target, neighbours = _target(server), Neighbours([server.session])
+    runs = [
+        asyncio.run(run_timetable(target, timetable, TIMEOUT_S))
+        for timetable in point.timetables(when.seed, PROMPT_WORDS, mixed_s)
+    ]
+    record.add(visit_of(when, name, point.name, runs, neighbours.cores()))
+    server.check_alive()
+
+
+def _target(server: ServerProcess) -> Target:
+    return Target(server.url, asyncio.run(served_models(server.url))[0])
 
 
 @contextmanager
