@@ -28,7 +28,7 @@ from bench.engine.in_process import THEIRS, InProcess
 from bench.engine.load import MIXED, MIXED_S, POINTS, QUICK_MIXED_S, Point
 from bench.engine.record import OURS, Place, Record, When
 from bench.engine.report import print_tables, to_json
-from bench.engine.servers import Contender, contenders, visit, warm_up
+from bench.engine.servers import Contender, contenders, rest, visit, warm_up
 
 ROUNDS = {"1": 11, "8": 7, "32": 5, MIXED: 2}
 """In one process, by point: the shorter a round, the more a neighbour's noise weighs in it."""
@@ -96,6 +96,7 @@ def over_http(
                 when = _now(Place.HTTP)
                 for each, server in started if number % 2 == 0 else reversed(started):
                     if point.name in each.points:
+                        rest()
                         visit(each.name, server, point, when, mixed_s, record)
                 _say(f"over HTTP, round {number + 1} of {rounds}, {point.name}: done")
 

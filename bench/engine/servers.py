@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 import shlex
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ SLOT_TOKENS = 3072
 """Room for the longest request of the mix; llama.cpp divides its context into slots of equal size."""
 TIMEOUT_S = 120.0
 WARM_UP_SEED = -1
+REST_S = 0.5
+MOST_RESTS = 40
 
 Start = Callable[[], AbstractContextManager[ServerProcess]]
 
@@ -107,6 +110,15 @@ def processors() -> list[int]:
 def warm_up(server: ServerProcess) -> None:
     for timetable in POINTS["8"].timetables(WARM_UP_SEED, PROMPT_WORDS, 0.0):
         asyncio.run(run_timetable(_target(server), timetable, TIMEOUT_S))
+
+
+def rest() -> None:
+    """Until nobody works: vLLM looks for messages without a pause for some 10 s after the last one."""
+    for _ in range(MOST_RESTS):
+        neighbours = Neighbours()
+        time.sleep(REST_S)
+        if not neighbours.disturb():
+            return
 
 
 def visit(name: str, server: ServerProcess, point: Point, when: When, mixed_s: float, record: Record) -> None:
