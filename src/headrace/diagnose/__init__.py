@@ -1,0 +1,1 @@
+"""Turns flags, metrics, logs and measurements into findings."""

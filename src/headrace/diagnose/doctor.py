@@ -1,0 +1,107 @@
+"""From evidence to findings, worst first.
+
+    evidence -> every rule -> findings - symptoms of others -> ranked
+
+A cause outranks its symptoms: a finding names the labels it explains, and findings with such a label are left
+out unless they are as severe and surer.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.load import load_of
+from headrace.diagnose.rules import (
+    cache,
+    client,
+    cpu,
+    crash,
+    fit,
+    links,
+    long_prompts,
+    machine,
+    memory,
+    over_time,
+    queue,
+    reading,
+    settings,
+    standstill,
+)
+
+Rule = Callable[[Evidence], Iterator[Finding]]
+
+_ROOMS = (
+    memory,
+    crash,
+    settings,
+    fit,
+    standstill,
+    queue,
+    long_prompts,
+    machine,
+    links,
+    cpu,
+    over_time,
+    cache,
+    client,
+    reading,
+)
+
+RULES: tuple[Rule, ...] = tuple(rule for room in _ROOMS for rule in room.RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`findings` worst first; empty where the evidence shows a healthy server."""
+
+    evidence: Evidence
+    findings: tuple[Finding, ...]
+
+    @property
+    def severity(self) -> Severity:
+        return max((finding.severity for finding in self.findings), default=Severity.NOTE)
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    found = [replace(finding, rule=rule.__name__) for rule in RULES for finding in rule(evidence)]
+    ranked = sorted(found, key=lambda f: (-f.severity, -f.confidence))
+    kept = list[Finding]()
+    for finding in ranked:
+        if not any(_is_symptom(finding, cause) for cause in ranked if cause is not finding):
+            kept.append(
+                replace(finding, also=tuple(a for a in finding.also if not _explained(a, finding, kept)))
+            )
+    return Diagnosis(evidence, tuple(kept) or tuple(_cannot_tell(evidence)))
+
+
+def _is_symptom(finding: Finding, cause: Finding) -> bool:
+    """Whether `cause` explains it and is the surer of the two where both explain each other."""
+    if finding.label not in cause.explains:
+        return False
+    mutual = cause.label in finding.explains
+    return not mutual or (cause.severity, cause.confidence) >= (finding.severity, finding.confidence)
+
+
+def _explained(label: Label, finding: Finding, kept: list[Finding]) -> bool:
+    return any(label in cause.explains for cause in kept if cause is not finding)
+
+
+def _cannot_tell(e: Evidence) -> Iterator[Finding]:
+    """Nothing stands out. A server seen at work without waits is healthy; anything else is not known."""
+    load = load_of(e)
+    if load.running and load.waiting and load.peak_waiting == 0 and load.peak_kv < 0.9:
+        return
+    yield Finding(
+        Label.UNDETERMINED,
+        "Nothing here tells what holds requests up",
+        (),
+        Advice(
+            "collect, while it is slow: two scrapes of /metrics 30 s apart (or headrace doctor URL), "
+            "the server's log from "
+            "its start, its command line; and client-side TTFT and ITL",
+            "usage of each budget, and so the one that binds",
+        ),
+        Severity.NOTE,
+        0.5,
+    )

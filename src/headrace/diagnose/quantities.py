@@ -1,0 +1,187 @@
+"""Names that people give to measured numbers, taken apart: what, which statistic, in which situation.
+
+    client:ttft_p50_ms_direct        -> ttft, p50, seconds, {direct}
+    client:decode_tok_s_during_prefill -> decode, rate, {during, prefill}
+
+So that two numbers of one thing in two situations can be set against each other.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.diagnose.evidence import Evidence, Reading
+
+_STATS = frozenset({"mean", "avg", "average", "median", "p50", "p90", "p95", "p99", "p999", "min", "max"})
+_UNIT_S = {
+    "s": 1.0,
+    "sec": 1.0,
+    "secs": 1.0,
+    "seconds": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "min": 60.0,
+    "minutes": 60.0,
+}
+_LATENCY = (
+    "ttft",
+    "itl",
+    "tpot",
+    "e2e",
+    "e2el",
+    "latency",
+    "request",
+    "response",
+    "wait",
+    "queue",
+    "prefill",
+    "step",
+)
+_RATE = ("decode", "output", "generation", "gen", "throughput", "prefill", "prompt", "tok", "rps", "requests")
+_NOISE = frozenset({"time", "per", "of", "the", "at", "token", "tokens", "req", "total", "tps", "qps"})
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number with its name taken apart. `value` is in seconds for times, per second for rates."""
+
+    what: str
+    is_rate: bool
+    stat: str
+    situation: frozenset[str]
+    values: tuple[float, ...]
+    name: str
+    where: str
+
+    @property
+    def last(self) -> float:
+        return self.values[-1]
+
+    def says(self, words: Iterable[str]) -> bool:
+        return not self.situation.isdisjoint(words)
+
+
+_PREFIXES = ("client:", "runs:", "promql:", "measured:", "bench:")
+
+
+def quantities(e: Evidence, prefixes: tuple[str, ...] = _PREFIXES) -> list[Quantity]:
+    found = (_quantity(reading) for prefix in prefixes for reading in e.under(prefix))
+    return [quantity for quantity in found if quantity is not None]
+
+
+def _quantity(reading: Reading) -> Quantity | None:
+    if not reading.numbers:
+        return None
+    words = [w for w in re.split(r"[_\s/.\-]+", reading.name.partition(":")[2].lower()) if w]
+    rate = is_rate(words)
+    kinds = _RATE if rate else _LATENCY
+    what = next((word for word in words if word in kinds), "")
+    if not what:
+        return None
+    unit = 1.0 if rate else next((_UNIT_S[w] for w in words if w in {"ms", "us", "s", "sec", "seconds"}), 1.0)
+    stat = next((word for word in words if word in _STATS), "")
+    known = {what, stat, *_UNIT_S, *_NOISE} | ({"tok", "throughput"} if rate else set())
+    return Quantity(
+        what,
+        rate,
+        stat,
+        frozenset(word for word in words if word not in known),
+        tuple(v * unit for v in reading.numbers),
+        reading.name,
+        reading.where,
+    )
+
+
+def is_rate(words: list[str]) -> bool:
+    """Whether these words name a rate: tokens a second, requests a second, throughput."""
+    joined = "_".join(words)
+    return bool(
+        re.search(r"tok(?:ens?)?_(?:per_)?s(?:ec)?(?:_|$)|throughput|tps|rps|qps|req(?:uests)?_per_s", joined)
+    )
+
+
+FIRST = frozenset({"first", "1st", "run1", "cold", "initial", "startup", "unwarmed", "prewarm"})
+LATER = frozenset(
+    {
+        "subsequent",
+        "2nd",
+        "run2",
+        "run3",
+        "others",
+        "repeated",
+        "later",
+        "second",
+        "steady",
+        "warm",
+        "hot",
+        "warmed",
+        "next",
+        "following",
+        "rest",
+    }
+)
+FRESH = frozenset({"fresh", "restart", "restarted", "new", "start", "early"})
+AGED = frozenset(
+    {"aged", "warm", "old", "60min", "hours", "days", "later", "uptime", "after", "late", "24h", "1h", "12h"}
+)
+ALONE = frozenset(
+    {"alone", "single", "idle", "solo", "unloaded", "isolated", "baseline", "quiet", "c1", "low"}
+)
+BESIDE = frozenset(
+    {"during", "with", "under", "beside", "loaded", "busy", "concurrent", "mixed", "others", "load", "burst"}
+)
+DIRECT = frozenset({"direct", "bypass", "local", "localhost", "native", "engine", "pod"})
+THROUGH = frozenset(
+    {"proxy", "gateway", "nginx", "router", "lb", "ingress", "through", "via", "balancer", "public"}
+)
+STRUCTURED = frozenset(
+    {"guided", "structured", "json", "schema", "grammar", "regex", "xgrammar", "outlines", "constrained"}
+)
+PLAIN = frozenset({"plain", "free", "unconstrained", "text", "without", "off", "unguided", "none"})
+BEFORE = frozenset({"before", "old", "previous", "earlier", "usual", "normal", "yesterday"})
+AFTER = frozenset({"after", "now", "new", "later", "today", "incident"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same thing in two situations."""
+
+    base: Quantity
+    other: Quantity
+
+    @property
+    def times_worse(self) -> float:
+        """How much worse the other is than the base: latencies up, rates down."""
+        low, high = (self.other, self.base) if self.base.is_rate else (self.base, self.other)
+        return high.last / low.last if low.last > 0 else float("inf") if high.last > 0 else 1.0
+
+
+def pairs(found: list[Quantity], base: frozenset[str], other: frozenset[str] | None) -> list[Pair]:
+    """Same quantity, one in a situation of `base`, one in `other` (None: in no special one)."""
+    return [
+        Pair(a, b)
+        for a in found
+        if a.says(base)
+        for b in found
+        if b is not a and (a.what, a.is_rate) == (b.what, b.is_rate) and _alike(a.stat, b.stat)
+        if (b.says(other) and not b.says(base - other) if other is not None else not b.says(base))
+    ]
+
+
+def degrees(found: list[Quantity]) -> list[tuple[float, Quantity]]:
+    """Rates by how many cards, ranks or nodes gave them: client:output_tok_s_tp4 -> (4, …), in order."""
+    seen = [
+        (float(match[1] or match[2]), quantity)
+        for quantity in found
+        for word in quantity.situation
+        if (
+            match := re.fullmatch(
+                r"(?:tp|pp|gpus?|cards?|nodes?|x)(\d+)|(\d+)(?:gpus?|nodes?|cards?|x)", word
+            )
+        )
+    ]
+    return sorted(seen, key=lambda pair: pair[0])
+
+
+def _alike(a: str, b: str) -> bool:
+    return a == b or not a or not b

@@ -1,0 +1,1 @@
+"""From what a person has to evidence: one module for each kind of input."""

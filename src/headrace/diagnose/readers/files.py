@@ -1,0 +1,73 @@
+"""Any file a person may give: what it is, told from its beginning, and what it says.
+
+Measurements of ours are not for this room to read (they belong to `measure`): `is_measurement` finds them.
+"""
+
+import re
+from pathlib import Path
+
+from headrace.core.errors import BadInput
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.readers.flags import read_commands, read_manifest, serving_engine
+from headrace.diagnose.readers.incident import is_incident, read_incident, read_json
+from headrace.diagnose.readers.log import read_log
+from headrace.diagnose.readers.metrics import is_page, read_page
+from headrace.diagnose.readers.results import is_bench_result, read_bench_result
+from headrace.diagnose.readers.text import Source, plain
+
+MOST_STRUCTURED = 64 << 20
+"""Bytes of a JSON, YAML or flags file; logs may be of any size."""
+MOST_PAGE = 256 << 20
+_SCRIPT_LINES = 400
+_LOG_LINE = re.compile(
+    r"(?m)^(?:\([A-Za-z_]+[^)]*\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|^\[?\d{4}-\d\d-\d\d|Traceback"
+)
+_YAML = re.compile(r"(?m)^(?:apiVersion|kind|services|containers|servingEngineSpec|spec|args|command|image):")
+
+
+def is_measurement(path: Path) -> bool:
+    return '"headrace.measurement"' in Source(path).head(4096)
+
+
+def read_file(path: Path) -> Evidence:
+    """Raises `BadInput` for what cannot be read or is nothing we know."""
+    if not path.is_file():
+        raise BadInput(f"{path} is no file", "give a file, or an address as http://localhost:8000")
+    source = Source(path)
+    name = plain(path.name)
+    head = source.head()
+    if not head.strip():
+        raise BadInput(f"{path} is empty")
+    if head.lstrip().startswith("{") and not _LOG_LINE.search(head[:200]):
+        return _read_json_file(source, name)
+    if is_page(head):
+        # Lines one by one, so that a page of a million labels never is one string twice over.
+        return read_page(_lines(source), name)
+    if _YAML.search(head) and not _LOG_LINE.search(head):
+        return read_manifest(source.whole(MOST_STRUCTURED), name)
+    if serving_engine(head) and head.count("\n") < _SCRIPT_LINES and not _LOG_LINE.search(head):
+        return read_commands(source.whole(MOST_STRUCTURED), name)
+    return read_log(source)
+
+
+def _lines(source: Source):
+    rest = b""
+    for chunk in source.chunks():
+        *lines, rest = (rest + chunk).split(b"\n")
+        rest = rest[: 1 << 16]
+        for line in lines:
+            yield line[: 1 << 16].decode("utf-8", "replace")
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _read_json_file(source: Source, name: str) -> Evidence:
+    value = read_json(source.whole(MOST_STRUCTURED), name)
+    if is_bench_result(value):
+        return read_bench_result(value, name)
+    if is_incident(value):
+        return read_incident(value, name)
+    known = "a result of `vllm bench serve`, a measurement of ours, or an incident"
+    raise BadInput(
+        f"{name} is JSON of a kind we do not know", f"{known} with flags, metrics, log, hardware, workload"
+    )

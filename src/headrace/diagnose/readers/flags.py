@@ -1,0 +1,177 @@
+"""Flags from wherever they stand: a command line, `ps` output, a manifest.
+
+"vllm serve M --max-num-seqs 64"           -> Evidence.flags
+ps output, one process a line              -> the processes that serve
+Deployment, Compose file, values.yaml      -> command, args and environment of each container
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+import yaml
+
+from headrace.core.errors import BadInput
+from headrace.diagnose.evidence import Evidence, Flag, Reading, Value
+from headrace.diagnose.flag_facts import flag_facts
+from headrace.diagnose.readers.text import plain
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE]-?\d+)?")
+_SUFFIXED = re.compile(r"(\d+(?:\.\d+)?)([kmgKMG])")
+_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "K": 2**10, "M": 2**20, "G": 2**30}
+_SERVERS = (
+    ("vllm", re.compile(r"\bvllm(?:\.entrypoints\S*| serve)|vllm/vllm-openai|api_server\.py")),
+    ("sglang", re.compile(r"\bsglang(?:\.launch_server|\.launch|::| serve)|sglang_router")),
+    ("llama.cpp", re.compile(r"\bllama-server|llama\.cpp")),
+    ("headrace", re.compile(r"\bheadrace serve")),
+)
+_MOST_NODES = 100_000
+_MOST_WORDS = 10_000
+_LONGEST_VALUE = 400
+
+
+def flag_value(text: str) -> Value | bool:
+    """A flag's value as number or switch where it is one: 8k is 8000, 8K is 8192."""
+    text = text.strip()
+    if text in {"True", "true", "False", "false"}:
+        return text.lower() == "true"
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if found := _SUFFIXED.fullmatch(text):
+        return float(found[1]) * _UNITS[found[2]]
+    return plain(text)[:_LONGEST_VALUE]
+
+
+def serving_engine(text: str) -> str:
+    """Which server a command starts; empty if none we know."""
+    return next((name for name, pattern in _SERVERS if pattern.search(text)), "")
+
+
+def read_command(text: str, where: str) -> Evidence:
+    """One command line. Raises `BadInput` for one that no shell could read."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise BadInput(f"{where}: not a command line: {error}", "is a quote missing?") from error
+    return _evidence(words, serving_engine(text), where)
+
+
+def read_commands(text: str, where: str) -> Evidence:
+    """`ps` output or a script: every line that starts a server we know. The flags are of the first."""
+    joined = text.replace("\\\n", " ")
+    lines = [(n, line) for n, line in enumerate(joined.splitlines(), start=1) if serving_engine(line)]
+    if not lines:
+        return read_command(joined, where)
+    number, first = lines[0]
+    found = read_command(first[first.find(_program(first)) :], f"{where}:{number}")
+    parents = sum(1 for _, line in lines if "--" in line or "serve" in line)
+    together = Reading("host:servers_started", (float(parents),), where)
+    shares = [_share(line) for _, line in lines]
+    share = Reading("host:utilization_sum", (sum(shares),), where)
+    return found | Evidence(readings={r.name: r for r in (together, share)})
+
+
+def _program(line: str) -> str:
+    return next((f[0] for _, p in _SERVERS if (f := p.search(line))), "")
+
+
+def _share(line: str) -> float:
+    found = re.search(r"--(?:gpu|device)[-_]memory[-_]utilization[ =](\d*\.?\d+)", line)
+    return float(found[1]) if found else flag_facts().defaults["gpu-memory-utilization"]
+
+
+def read_manifest(text: str, where: str) -> Evidence:
+    """YAML of Kubernetes, Compose or Helm. Raises `BadInput` for what is no YAML."""
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = plain(str(error)).splitlines()[0][:200]
+        raise BadInput(f"{where} is not YAML: {reason}") from error
+    words, environment = list[str](), dict[str, Reading]()
+    for node in _nodes(documents):
+        for key in ("command", "args", "extraArgs", "vllmArgs"):
+            words += _words(node.get(key))
+        for name, value in _environment(node):
+            environment[f"env:{name}"] = Reading(f"env:{name}", (value,), where)
+    image = " ".join(str(node["image"]) for node in _nodes(documents) if isinstance(node.get("image"), str))
+    found = _evidence(words, serving_engine(" ".join(words) + " " + image), where)
+    tag = re.search(r"vllm[^\s:]*:v?(\d+\.\d+\.\d+\S*)", image)
+    return found | Evidence(version=tag[1] if tag else "", readings=environment)
+
+
+def _nodes(documents: Sequence[object]) -> Iterator[Mapping[str, object]]:
+    """All mappings, each once: an alias may stand for a tree in which it stands itself."""
+    waiting, seen = list(documents), set[int]()
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, dict | list):
+            continue
+        seen.add(id(node))
+        if isinstance(node, dict):
+            yield {str(key): value for key, value in node.items()}
+            waiting += list(node.values())
+        else:
+            waiting += node
+
+
+def _words(value: object) -> list[str]:
+    if isinstance(value, list):
+        plain_words = [str(item) for item in value[:_MOST_WORDS] if isinstance(item, str | int | float)]
+        # `sh -c "vllm serve …"` keeps a whole command in one word.
+        return [word for item in plain_words for word in (_split(item) if " --" in item else [item])]
+    return _split(value) if isinstance(value, str) else []
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError:
+        return text.split()
+
+
+def _environment(node: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    entries = node.get("env")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("value"), str | int | float):
+            yield plain(str(entry.get("name")))[:80], plain(str(entry["value"]))[:_LONGEST_VALUE]
+
+
+def _evidence(words: Sequence[str], engine: str, where: str) -> Evidence:
+    flags = dict[str, Flag]()
+    model = ""
+    waiting = list(words[:_MOST_WORDS])
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("-") or _NUMBER.fullmatch(word):
+            if not model and flags_follow(word):
+                model = word if word != "serve" else ""
+            continue
+        name, equals, text = word.lstrip("-").partition("=")
+        taken = not equals and _takes_next(name, waiting)
+        name, value = named_flag(name, text if equals else (waiting.pop(0) if taken else None))
+        flags[name] = Flag(value, where)
+    readings = {"workload:model": Reading("workload:model", (plain(model),), where)} if "/" in model else {}
+    return Evidence(engine=engine, flags=flags, readings=readings, sources=(where,))
+
+
+def flags_follow(word: str) -> bool:
+    """Whether a bare word may be the model: not a path of a program."""
+    return not word.endswith((".py", "python", "python3", "/vllm", "/sh", "bash")) and not word.startswith(
+        "/bin"
+    )
+
+
+def _takes_next(name: str, waiting: Sequence[str]) -> bool:
+    if not waiting or flag_facts().is_switch(flag_facts().full_name(name)):
+        return False
+    return not waiting[0].startswith("-") or _NUMBER.fullmatch(waiting[0]) is not None
+
+
+def named_flag(written: str, text: str | None) -> tuple[str, Value | bool]:
+    """Full name and value: a switch without a value is on, `--no-x` turns x off."""
+    name = flag_facts().full_name(written)
+    if text is not None:
+        return name, flag_value(text)
+    if name.startswith("no-") and flag_facts().is_switch(name):
+        return name[3:], False
+    return name, True

@@ -1,0 +1,94 @@
+"""What somebody wrote down of an incident, as JSON: flags, metrics, log lines, hardware, workload.
+
+    {"engine": "vllm", "version": "0.11.0", "flags": {"max-num-seqs": 64},
+     "metrics": {"vllm:num_requests_waiting": [3, 40], "client:ttft_p99_ms": 5200},
+     "log": ["…"], "hardware": {"gpu": "H100"}, "workload": {"prompt_tokens": 8000}}
+
+A list is a series, oldest first. `expected`, if there, is not read.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+
+from headrace.core.errors import BadInput
+from headrace.diagnose.evidence import Evidence, Flag, Reading, Value
+from headrace.diagnose.flag_facts import flag_facts
+from headrace.diagnose.readers.flags import flag_value
+from headrace.diagnose.readers.log import read_lines
+from headrace.diagnose.readers.text import plain
+
+PARTS = ("flags", "metrics", "log", "hardware", "workload")
+_LONGEST_TEXT = 2000
+
+
+def read_json(text: str, where: str) -> Mapping[str, object]:
+    """Raises `BadInput` for what is no JSON object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{where} is not JSON: {plain(str(error))[:200]}") from error
+    if not isinstance(value, dict):
+        raise BadInput(f"{where}: a JSON object was expected, not a {type(value).__name__}")
+    return {str(key): part for key, part in value.items()}
+
+
+def is_incident(value: Mapping[str, object]) -> bool:
+    return any(part in value for part in PARTS) and "results" not in value
+
+
+def read_incident(value: Mapping[str, object], where: str) -> Evidence:
+    lines = value.get("log")
+    log = read_lines(enumerate(_texts(lines), start=1), f"{where} log")
+    readings = dict[str, Reading]()
+    for part, prefix in (("metrics", ""), ("hardware", "hardware:"), ("workload", "workload:")):
+        for name, entry in _mapping(value.get(part)).items():
+            full = plain(prefix + name)[:200]
+            readings[full] = Reading(full, _values(entry), f"{where} {part}")
+    flags = {
+        flag_facts().full_name(name): Flag(_flag(entry), f"{where} flags")
+        for name, entry in _mapping(value.get("flags")).items()
+    }
+    told = Evidence(
+        engine=_text(value.get("engine")),
+        version=_text(value.get("version")),
+        flags=flags,
+        readings=readings,
+        sources=(where,),
+    )
+    return log | told
+
+
+def _text(value: object) -> str:
+    return plain(value)[:80] if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from (plain(line) for line in value.splitlines())
+    elif isinstance(value, list):
+        for line in value:
+            yield plain(str(line))[: 1 << 15]
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
+
+
+def _values(entry: object) -> tuple[Value, ...]:
+    if isinstance(entry, list):
+        return tuple(value for part in entry for value in _values(part))
+    if isinstance(entry, dict):
+        return tuple(v for key, part in entry.items() for v in (plain(str(key))[:80], *_values(part)))
+    if isinstance(entry, bool):
+        return (float(entry),)
+    if isinstance(entry, int | float):
+        # A whole number too large for a float is nothing that any server said.
+        return (float(entry),) if abs(entry) < 1e300 and math.isfinite(entry) else ()
+    return (plain(str(entry))[:_LONGEST_TEXT],) if entry is not None else ()
+
+
+def _flag(entry: object) -> Value | bool:
+    if isinstance(entry, bool):
+        return entry
+    return flag_value(str(entry))

@@ -1,0 +1,97 @@
+"""What a load generator saw: a measurement of ours, or the result file of `vllm bench serve`.
+
+Measurement | {"mean_ttft_ms": …} -> Evidence of `client:…` and `workload:…` readings
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from headrace.core.bill import CAUSES
+from headrace.core.measurement import Measurement
+from headrace.core.timeline import Timeline
+from headrace.diagnose.evidence import Evidence, Flag, Reading, Value
+
+_STATS = ("mean", "median", "p50", "p90", "p95", "p99")
+
+
+def is_bench_result(value: Mapping[str, object]) -> bool:
+    return "request_throughput" in value and "completed" in value
+
+
+def read_bench_result(value: Mapping[str, object], where: str) -> Evidence:
+    """Of `vllm bench serve --save-result`."""
+    names = {
+        "output_throughput": "client:output_tok_s",
+        "request_throughput": "client:requests_per_s",
+        "failed": "client:failed",
+        "completed": "client:completed",
+        "max_concurrency": "workload:client_concurrency",
+        "max_concurrent_requests": "client:max_concurrent",
+        "request_rate": "workload:request_rate",
+        "num_prompts": "workload:requests",
+        "model_id": "workload:model",
+    }
+    for stat in _STATS:
+        for quantity in ("ttft", "tpot", "itl", "e2el", "client_queue_time"):
+            names[f"{stat}_{quantity}_ms"] = f"client:{quantity}_{stat}_ms"
+    readings = {
+        name: Reading(name, (entry,), f"{where} {key}")
+        for key, name in names.items()
+        if isinstance(entry := value.get(key), int | float | str)
+    }
+    lengths = value.get("input_lens")
+    if isinstance(lengths, list) and all(isinstance(n, int | float) for n in lengths):
+        counts = tuple[Value, ...](float(n) for n in lengths[:10_000])
+        readings["workload:prompt_tokens"] = Reading("workload:prompt_tokens", counts, f"{where} input_lens")
+    return Evidence(readings=readings, sources=(where,))
+
+
+def from_measurement(measurement: Measurement, where: str) -> Evidence:
+    """Latencies by class, failures, and where the time went, if the server keeps bills."""
+    values = dict[str, tuple[Value, ...]]()
+    values["workload:model"] = (measurement.model,)
+    values["client:failed"] = (float(len(measurement.failures)),)
+    values["client:completed"] = (float(len(measurement.timelines)),)
+    values["client:output_tok_s"] = (
+        measurement.per_s(sum(len(line.token_at) for line in measurement.timelines)),
+    )
+    for name in {line.request_class for line in measurement.timelines}:
+        of_class = [line for line in measurement.timelines if line.request_class == name]
+        values |= _latencies(of_class, f"_{name}" if name else "")
+    if measurement.timelines:
+        values |= _latencies(measurement.timelines, "")
+        values["workload:prompt_tokens"] = tuple(float(t.prompt_tokens) for t in measurement.timelines)
+        values["client:cached_share"] = (_cached_share(measurement.timelines),)
+        lag = [line.dispatch_lag_s for line in measurement.timelines]
+        values["client:dispatch_lag_p99_s"] = (float(np.percentile(lag, 99)),)
+    return Evidence(
+        engine="headrace" if any(t.bill_s for t in measurement.timelines) else "",
+        flags={
+            name.replace("_", "-"): Flag(value, f"{where} settings")
+            for name, value in measurement.settings.items()
+        },
+        readings={name: Reading(name, value, where) for name, value in values.items()},
+        sources=(where,),
+    )
+
+
+def _latencies(timelines: tuple[Timeline, ...] | list[Timeline], suffix: str) -> dict[str, tuple[Value, ...]]:
+    ttft = [line.ttft_s for line in timelines]
+    gaps = [gap for line in timelines for gap in line.itl_s]
+    found: dict[str, tuple[Value, ...]] = {
+        f"client:ttft_p50_s{suffix}": (float(np.percentile(ttft, 50)),),
+        f"client:ttft_p99_s{suffix}": (float(np.percentile(ttft, 99)),),
+    }
+    if gaps:
+        found[f"client:itl_p50_s{suffix}"] = (float(np.percentile(gaps, 50)),)
+        found[f"client:itl_p99_s{suffix}"] = (float(np.percentile(gaps, 99)),)
+    bills = [line.bill_s for line in timelines if line.bill_s is not None]
+    for cause in CAUSES if bills else ():
+        found[f"client:bill_{cause.value}_s{suffix}"] = (sum(b.get(cause, 0.0) for b in bills) / len(bills),)
+    return found
+
+
+def _cached_share(timelines: tuple[Timeline, ...]) -> float:
+    prompt = sum(line.prompt_tokens for line in timelines)
+    return sum(line.cached_tokens for line in timelines) / prompt if prompt else 0.0

@@ -1,0 +1,105 @@
+"""Files as lines, in bounded memory, whatever is in them.
+
+    path -> open_bytes -> chunks -> lines that hold one of some words
+
+A cut gzip gives what could be unpacked; a binary file is refused; a line longer than `LONGEST_LINE` is cut.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from headrace.core.errors import BadInput
+
+CHUNK = 1 << 20
+LONGEST_LINE = 1 << 15
+_GZIP = b"\x1f\x8b"
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+def plain(text: str) -> str:
+    """Without terminal escapes, control characters and marks that reverse the direction of writing."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    number: int
+    text: str
+
+
+class Source:
+    """One file, unpacked if it is a gzip. `cut` says after reading whether its end was missing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cut = False
+
+    def head(self, size: int = 1 << 16) -> str:
+        """Its beginning as text. Raises `BadInput` for what is no text."""
+        start = next(self.chunks(size), b"")
+        if start.count(0) > len(start) // 100:
+            raise BadInput(f"{self.path} is not text", "give a log, a /metrics page, JSON, YAML or flags")
+        return start.decode("utf-8", "replace")
+
+    def whole(self, most: int) -> str:
+        """All of it. Raises `BadInput` if it is larger than `most` bytes."""
+        parts, size = list[bytes](), 0
+        for chunk in self.chunks(CHUNK):
+            parts.append(chunk)
+            size += len(chunk)
+            if size > most:
+                raise BadInput(f"{self.path} is larger than {most // 2**20} MiB, too much for its kind")
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
+        try:
+            with self._open() as file:
+                while chunk := file.read(size):
+                    yield chunk
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            self.cut = True
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be read: {error.strerror or error}") from error
+
+    def _open(self) -> gzip.GzipFile | BufferedReader:
+        with self.path.open("rb") as file:
+            packed = file.read(2) == _GZIP
+        return gzip.open(self.path) if packed else self.path.open("rb")
+
+    def lines_with(self, words: Sequence[bytes]) -> Iterator[Line]:
+        """The lines that hold one of `words`, in order. Every other line is only counted."""
+        number, rest = 1, b""
+        for chunk in self.chunks():
+            end = chunk.rfind(b"\n")
+            if end < 0:
+                rest = (rest + chunk)[:LONGEST_LINE]
+                continue
+            block = rest + chunk[: end + 1]
+            yield from _found(block, words, number)
+            number += block.count(b"\n")
+            rest = chunk[end + 1 :]
+        if rest:
+            yield from _found(rest, words, number)
+
+
+def _found(block: bytes, words: Sequence[bytes], number: int) -> Iterator[Line]:
+    starts = set[int]()
+    for word in words:
+        at = block.find(word)
+        while at >= 0:
+            starts.add(block.rfind(b"\n", 0, at) + 1)
+            end = block.find(b"\n", at)
+            at = block.find(word, end) if end >= 0 else -1
+    counted, before = 0, number
+    for start in sorted(starts):
+        before += block.count(b"\n", counted, start)
+        counted = start
+        end = block.find(b"\n", start)
+        line = block[start : len(block) if end < 0 else end][:LONGEST_LINE]
+        yield Line(before, plain(line.decode("utf-8", "replace")))

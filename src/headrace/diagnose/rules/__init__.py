@@ -1,0 +1,1 @@
+"""What a finding follows from: small functions of evidence, by mechanism."""

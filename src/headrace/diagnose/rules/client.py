@@ -1,0 +1,283 @@
+"""Waits that are not the server's: clients, proxies, load generators."""
+
+import re
+from collections.abc import Iterator
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.load import load_of, mean_of, share
+from headrace.diagnose.quantities import DIRECT, THROUGH, pairs, quantities
+from headrace.diagnose.rules.support import concurrency, fact, start_failed
+
+POOL_LIMITS = (100, 10, 1000)
+"""Connections that client libraries open at most by default: aiohttp 100, requests/urllib3 10, httpx 100."""
+
+
+def through_a_proxy(e: Evidence) -> Iterator[Finding]:
+    """The same server asked directly is faster. A proxy that gathers events before it sends them makes the
+    first
+    token late and the following ones come together: TTFT up, ITL down.
+    """
+    found = quantities(e)
+    slower = [p for p in (*pairs(found, DIRECT, None), *pairs(found, DIRECT, THROUGH)) if p.times_worse > 1.3]
+    if not slower or start_failed(e):
+        return
+    gathered = any(
+        p.base.what in {"itl", "tpot"} and not p.base.is_rate and p.times_worse < 0.8
+        for p in (*pairs(found, DIRECT, None), *pairs(found, DIRECT, THROUGH))
+    )
+    worst = max(slower, key=lambda pair: pair.times_worse)
+    yield Finding(
+        Label.CLIENT,
+        f"{worst.base.what.upper()} is {worst.times_worse:.1f} times worse on the way than at the server"
+        + (", and tokens come in bunches: the proxy buffers the stream" if gathered else ""),
+        tuple(fact(e, q.name) for q in (worst.base, worst.other)),
+        Advice(
+            'proxy_buffering off, proxy_http_version 1.1, Connection "" (nginx); X-Accel-Buffering: no'
+            if gathered
+            else "look at the way: connections kept alive, TLS, DNS, retries, a limit on connections",
+            "latencies as at the server",
+            "none",
+            "the same requests with and without the proxy",
+        ),
+        Severity.WARNING,
+        0.9 if gathered else 0.75,
+        explains=frozenset({Label.COMPUTE, Label.QUEUEING, Label.COLD_START, Label.UNDETERMINED}),
+    )
+
+
+def connection_limit(e: Evidence) -> Iterator[Finding]:
+    """Running stands at a round number that no setting of the server gives, and nobody waits: the client's
+    pool.
+    """
+    load = load_of(e)
+    plateau = load.peak_running
+    caps = {e.flag(name) for name in ("max-num-seqs", "max-running-requests", "max-num-active-seqs")}
+    offered = concurrency(e)
+    held = len(load.running) == 1 or sum(r == plateau for r in load.running) >= 2
+    at_limit = plateau in POOL_LIMITS and plateau > 10 and plateau not in caps and held
+    below = (
+        offered is not None
+        and plateau
+        and plateau < 0.7 * offered
+        and load.peak_kv < 0.9
+        and bool(load.waiting)
+    )
+    if load.peak_waiting == 0 and load.running and not start_failed(e) and (at_limit or below):
+        yield Finding(
+            Label.CLIENT,
+            f"{plateau:,.0f} run and none wait: no more than that arrive"
+            + (
+                f" of {offered:,.0f} the clients mean to send"
+                if below and offered
+                else ", the default of a client's pool"
+            ),
+            (fact(e, load.names["running"]),),
+            Advice(
+                "raise the client's limit: aiohttp TCPConnector(limit=0), httpx "
+                "Limits(max_connections=None), or more client "
+                "processes; look at the proxy's limit too",
+                "as many requests as were meant",
+                "none on the server's side until its own limits",
+                "num_requests_running above that number",
+            ),
+            Severity.WARNING,
+            0.8 if at_limit else 0.6,
+            explains=frozenset({Label.UNDETERMINED, Label.COMPUTE}),
+        )
+
+
+def same_prompts_again(e: Evidence) -> Iterator[Finding]:
+    """A generator with a fixed seed sends the same prompts: from the second run on they hit the prefix
+    cache.
+    """
+    names = " ".join(r.name for r in (*e.under("workload:"), *e.under("client:"), *e.under("runs:")))
+    seeded = e.number("workload:seed") is not None or "seed" in names
+    again = re.search(r"repeat|same_server|second_run|rerun|warm_cache|same_prompts|duplicate", names)
+    gain = e.number("client:throughput_gain", "client:speedup", "client:gain")
+    if (seeded and (again or gain)) or re.search(r"duplicate_prompts|same_prompts|identical", names):
+        yield Finding(
+            Label.CLIENT,
+            "The benchmark sent the same prompts to a server that remembers them: later runs measure "
+            "the cache",
+            tuple(fact(e, r.name) for r in (*e.under("workload:"), *e.under("client:")))[:4],
+            Advice(
+                "another --seed for every run, or POST /reset_prefix_cache between them, or "
+                "--no-enable-prefix-caching",
+                "runs that can be compared",
+                "none",
+                "prefix_cache_hits_total does not grow during the run",
+            ),
+            Severity.NOTE,
+            0.8,
+            also=(Label.MEASUREMENT,),
+            explains=frozenset({Label.UNDETERMINED, Label.PREFIX_MISS}),
+        )
+
+
+def late_client(e: Evidence) -> Iterator[Finding]:
+    """Time before a request left the client is not the server's, and some generators leave it out of TTFT."""
+    lag = e.number("client:dispatch_lag_p99_s")
+    own = [q for q in quantities(e) if "client" in q.situation and q.what == "queue"]
+    cpu = [share(r.last) for r in e.under("client:") if r.last is not None and "cpu" in r.name]
+    if (lag or 0) > 0.25 or any(q.last > 0.25 for q in own) or (cpu and max(cpu) > 0.9):
+        yield Finding(
+            Label.CLIENT,
+            "Requests wait in the load generator before they are sent",
+            tuple(fact(e, q.name) for q in own[:2])
+            or tuple(fact(e, r.name) for r in e.under("client:dispatch"))[:1],
+            Advice(
+                "more CPU or processes for the client, or no --max-concurrency below what the rate "
+                "needs; count latency "
+                "from when a request was due",
+                "numbers of the server alone",
+            ),
+            Severity.WARNING,
+            0.75,
+            also=(Label.MEASUREMENT,),
+        )
+
+
+def server_is_faster(e: Evidence) -> Iterator[Finding]:
+    """The server's TTFT starts when its front end has read the request: what a client sees beyond is on
+    the way.
+    """
+    server = mean_of(e, "vllm:time_to_first_token_seconds") or next(
+        (
+            q.last
+            for q in quantities(e, ("vllm:", "server:", "log:"))
+            if q.what in {"ttft", "first"} and not q.is_rate
+        ),
+        None,
+    )
+    client = next(
+        (
+            q
+            for q in quantities(e, ("client:",))
+            if q.what == "ttft" and q.stat in {"mean", "avg", "p50", "median", ""}
+        ),
+        None,
+    )
+    if server and client and client.last > 2 * server and client.last - server > 0.2 and not start_failed(e):
+        yield Finding(
+            Label.CLIENT,
+            f"TTFT is {client.last:.2f} s for the client and {server:.2f} s for the server: the rest is "
+            f"on the way",
+            (fact(e, client.name),),
+            Advice(
+                "measure beside the server; then proxy, TLS, DNS, retries, the client's own queue",
+                "the difference",
+            ),
+            Severity.WARNING,
+            0.75,
+            explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED}),
+        )
+
+
+_LIMIT = re.compile(
+    r"conn(?:ection)?s?(?:_|$)|pool|limit|worker_connections|threads|semaphore|keep_?alive|max_concurrency"
+)
+
+
+def told_limit(e: Evidence) -> Iterator[Finding]:
+    """A limit of the client or the proxy at which running stands."""
+    load = load_of(e)
+    for reading in (*e.under("client:"), *e.under("workload:"), *e.under("proxy:")):
+        limited = _LIMIT.search(reading.name) and reading.last and not start_failed(e)
+        if (
+            limited
+            and load.peak_running
+            and abs(load.peak_running - (reading.last or 0)) <= 1
+            and not load.peak_waiting
+        ):
+            yield Finding(
+                Label.CLIENT,
+                f"Running stands at {load.peak_running:,.0f}, which is {reading.name}",
+                (fact(e, reading.name), fact(e, load.names["running"])),
+                Advice("raise that limit", "as many requests as were meant"),
+                Severity.WARNING,
+                0.8,
+            )
+            return
+
+
+def fewer_than_asked(e: Evidence) -> Iterator[Finding]:
+    """A generator that sends less than its rate while the server has no queue is the slow part."""
+    asked = e.number(
+        "workload:request_rate",
+        "workload:target_rps",
+        "workload:rps",
+        "client:target_rps",
+        "client:asked_rps",
+    )
+    sent = e.number(
+        "client:achieved_rps",
+        "client:sent_rps",
+        "client:actual_rps",
+        "client:request_rate",
+        "client:requests_per_s",
+    )
+    load = load_of(e)
+    if (
+        asked
+        and sent
+        and sent < 0.8 * asked
+        and load.waiting
+        and load.peak_waiting == 0
+        and not start_failed(e)
+    ):
+        yield Finding(
+            Label.CLIENT,
+            f"{sent:g} of {asked:g} requests a second were sent, and the server had no queue",
+            tuple(fact(e, r.name) for r in e.under("client:"))[:3],
+            Advice(
+                "more CPU or processes for the generator; check delivered against asked rates",
+                "the load that was meant",
+            ),
+            Severity.WARNING,
+            0.75,
+        )
+
+
+def behind_a_proxy(e: Evidence) -> Iterator[Finding]:
+    """Somebody says that requests come through a proxy, and the server itself has neither queue nor full
+    KV.
+    """
+    load = load_of(e)
+    text = " ".join(f"{r.name} {r.text}" for r in e.under("workload:")).lower()
+    way = re.search(
+        r"nginx|ingress|cloudflare|haproxy|traefik|envoy|istio|gateway|proxy|tunnel|load balancer|"
+        r"litellm|kong|\balb\b",
+        text,
+    )
+    slow = [q for q in quantities(e, ("client:",)) if not q.is_rate and q.last > 0.5]
+    errors = [
+        r
+        for r in e.under("client:")
+        if re.search(r"50\d|error|timeout|disconnect|reset|fail", r.name) and r.last
+    ]
+    if way and (slow or errors) and load.peak_waiting == 0 and load.peak_kv < 0.9 and not start_failed(e):
+        yield Finding(
+            Label.CLIENT,
+            f"What is slow comes through {way[0]}, and the server shows no queue",
+            tuple(fact(e, q.name) for q in slow[:2]) or (fact(e, errors[0].name),),
+            Advice(
+                "ask the server directly; buffering, read timeouts and connection limits of the proxy",
+                "the difference",
+            ),
+            Severity.WARNING,
+            0.6,
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
+RULES = (
+    through_a_proxy,
+    connection_limit,
+    same_prompts_again,
+    late_client,
+    server_is_faster,
+    told_limit,
+    fewer_than_asked,
+    behind_a_proxy,
+)

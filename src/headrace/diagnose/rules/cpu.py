@@ -1,0 +1,231 @@
+"""The CPU as the bottleneck: the core loop, the front end, launches of kernels."""
+
+import re
+from collections.abc import Iterator
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.load import increase, load_of, mean_of, share
+from headrace.diagnose.quantities import PLAIN, STRUCTURED, pairs, quantities
+from headrace.diagnose.rules.support import concurrency, fact, start_failed
+from headrace.diagnose.sizes import tensor_parallel
+
+BUSY_CPU, IDLE_GPU = 0.9, 0.85
+
+
+def starved_of_cpu(e: Evidence) -> Iterator[Finding]:
+    """The engine's core loop, the tokenizer and the launches of kernels run on one core each: when one is
+    full the
+    card waits between steps, with KV and slots free.
+    """
+    cpu, gpu = _cpu(e), _gpu(e)
+    load = load_of(e)
+    if start_failed(e) or load.peak_kv >= 0.95:
+        return
+    busy = cpu is not None and cpu >= BUSY_CPU
+    idle = gpu is not None and gpu < IDLE_GPU
+    throttled = any((r.last or 0) > 0 for r in e.under("host:") if re.search(r"throttl|steal", r.name))
+    at_work = (
+        load.peak_running >= 2 or load.peak_waiting > 0 or e.under("workload:client") or not load.running
+    )
+    few_cores = _few_cores(e)
+    if not at_work or not (
+        (busy and (idle or gpu is None))
+        or throttled
+        or few_cores
+        or (busy and load.peak_waiting > 0 and idle)
+    ):
+        return
+    yield Finding(
+        Label.CPU,
+        "The CPU holds the card back"
+        + (f": CPU at {cpu:.0%}" if busy else "")
+        + (f", GPU at {gpu:.0%}" if idle else ""),
+        tuple(fact(e, r.name) for r in (*e.under("host:"), *e.under("gpu:")))[:4],
+        Advice(
+            "2 cores and more beside one for each GPU, none throttled; --api-server-count 2 to 4 where "
+            "front-end work "
+            "(tokenizing, images, JSON) fills a core; a version with async scheduling (0.14 on)",
+            "shorter gaps between steps",
+            "the periodic log line ends with more than one API server",
+            "GPU use rises at the same load; TTFT outside queue and prefill falls",
+        ),
+        Severity.WARNING,
+        0.8 if busy and idle else 0.6,
+        rivals=(
+            (
+                "busy-polling workers show one full core for each GPU and are no shortage: look at the "
+                "front end's"
+            ),
+        ),
+        explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED, Label.MEMORY_BANDWIDTH}),
+    )
+
+
+def _few_cores(e: Evidence) -> bool:
+    cores = e.number(
+        "hardware:cpu_cores",
+        "host:cpu_cores",
+        "hardware:cpus",
+        "host:cpu_limit",
+        "hardware:vcpus",
+        "hardware:cores",
+    )
+    return cores is not None and cores < tensor_parallel(e) + 2
+
+
+def _cpu(e: Evidence) -> float | None:
+    found = [
+        share(r.last)
+        for r in e.under("host:")
+        if r.last is not None and re.search(r"cpu.*(?:util|perc|usage|busy|load)|core.*perc", r.name)
+    ]
+    return max(found, default=None)
+
+
+def _gpu(e: Evidence) -> float | None:
+    found = [
+        share(r.numbers[-1])
+        for r in e.under("gpu:")
+        if r.numbers and re.search(r"util|busy|sm_|perc", r.name) and "mem" not in r.name
+    ]
+    return max(found, default=None)
+
+
+def outside_queue_and_prefill(e: Evidence) -> Iterator[Finding]:
+    """TTFT runs from arrival; queue from when the core took the request in; prefill from its first step.
+    What is in
+    neither is the front end (template, tokenizer, images) and waiting for the core to read its input.
+    """
+    stem = "headrace:" if e.engine == "headrace" else "vllm:"
+    ttft = mean_of(e, f"{stem}time_to_first_token_seconds")
+    queue = mean_of(e, f"{stem}request_queue_time_seconds")
+    prefill = mean_of(e, f"{stem}request_prefill_time_seconds")
+    begun = increase(e, f"{stem}time_to_first_token_seconds_count") or 0.0
+    ended = increase(e, f"{stem}request_prefill_time_seconds_count") or 0.0
+    if ttft is None or queue is None or prefill is None or ended < 0.8 * begun:
+        return
+    rest = ttft - queue - prefill
+    if rest > 0.2 and rest > 0.25 * ttft:
+        yield Finding(
+            Label.CPU,
+            f"{rest:.2f} s of a mean TTFT of {ttft:.2f} s are in neither queue ({queue:.2f}) nor "
+            f"prefill ({prefill:.2f})",
+            tuple(
+                fact(e, f"{stem}{n}_seconds_sum")
+                for n in ("time_to_first_token", "request_queue_time", "request_prefill_time")
+            ),
+            Advice(
+                "give the front end CPU: --api-server-count, cores for the pod; shorter steps "
+                "(--max-num-batched-tokens lower) so that the core reads its input sooner",
+                "TTFT by up to that time",
+                "smaller steps read prompts a little slower",
+                "the three means again",
+            ),
+            Severity.WARNING,
+            0.65,
+            rivals=("long steps: a request is taken in between steps only. Compare with ITL P99",),
+        )
+
+
+_FRONT_END = re.compile(
+    r"tokeni[sz]|detoken|preprocess|processor|image_(?:load|decode|proc)|decode_image|fetch_image|grammar|fsm|xgrammar|outlines|"
+    r"compile_schema|json_schema|template|render|serializ|pickle|python|gil|event_loop|schedul\w*_(?:ms|us|s)$|launch|cpu_(?:time|ms|s)|"
+    r"host_(?:ms|s|time|gap)|mask|logits_processor|bubble|gpu_idle|sampl\w*_ms"
+)
+
+
+def front_end_takes_it(e: Evidence) -> Iterator[Finding]:
+    """Time that somebody measured in code of the CPU: tokenizer, images, grammars, planning, launches."""
+    times = [
+        r
+        for r in e.readings.values()
+        if r.last and _FRONT_END.search(r.name) and re.search(r"_(?:ms|us|s|seconds)\b|_ms_|_s_|perc", r.name)
+    ]
+    times = [r for r in times if not r.name.startswith(("startup:", "vllm:", "process_", "sweep:"))]
+    large = [r for r in times if _is_large(r.name, r.last or 0.0)]
+    if large and not start_failed(e):
+        worst = max(large, key=lambda r: _seconds(r.name, r.last or 0.0))
+        yield Finding(
+            Label.CPU,
+            f"{worst.name.partition(':')[2]} = {worst.last:g}: time in code of the CPU, not on the card",
+            tuple(fact(e, r.name) for r in large[:3]),
+            Advice(
+                "processes rather than threads for front-end work (--api-server-count, "
+                "--renderer-num-workers), a fast "
+                "tokenizer, simpler or cached grammars, images resized by the client",
+                "that part of TTFT or of each step",
+                "the periodic log line ends with more than one API server",
+                "the same time again, and GPU use",
+            ),
+            Severity.WARNING,
+            0.7,
+            explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED, Label.MEMORY_BANDWIDTH}),
+        )
+
+
+def _is_large(name: str, value: float) -> bool:
+    """More than a twentieth of a second, or anything that comes with every step."""
+    each_step = re.search(r"schedul|launch|mask|sampl|gap|bubble", name)
+    return bool(each_step) or _seconds(name, value) >= 0.05 or ("perc" in name and share(value) > 0.3)
+
+
+def _seconds(name: str, value: float) -> float:
+    return value * (1e-3 if re.search(r"_ms\b|_ms_", name) else 1e-6 if re.search(r"_us\b", name) else 1.0)
+
+
+def grammars_cost(e: Evidence) -> Iterator[Finding]:
+    """A grammar is compiled on the CPU before a request is admitted and gives a mask for every token."""
+    found = quantities(e)
+    slower = [
+        p
+        for p in (*pairs(found, STRUCTURED, None), *pairs(found, STRUCTURED, PLAIN))
+        if 1 / max(p.times_worse, 1e-9) > 1.25
+    ]
+    if slower and not start_failed(e):
+        worst = min(slower, key=lambda pair: pair.times_worse)
+        yield Finding(
+            Label.CPU,
+            f"With a grammar {worst.base.what} is {1 / max(worst.times_worse, 1e-9):.1f} times worse "
+            f"than without",
+            (fact(e, worst.base.name), fact(e, worst.other.name)),
+            Advice(
+                "the xgrammar or llguidance backend (--structured-outputs-config), schemas that are "
+                "reused, fewer "
+                "alternatives and no long bounded repeats",
+                "the speed of free text",
+                "backends know different parts of JSON schema",
+                "the same prompts with and without",
+            ),
+            Severity.WARNING,
+            0.75,
+            explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED}),
+        )
+
+
+def card_waits(e: Evidence) -> Iterator[Finding]:
+    """A card that is half idle with many requests at hand waits for somebody: the CPU, where nothing else
+    is short.
+    """
+    gpu, load = _gpu(e), load_of(e)
+    many = max(load.peak_running, load.peak_waiting, concurrency(e) or 0.0)
+    if gpu is None or gpu >= 0.6 or many < 8 or load.peak_kv >= 0.9 or start_failed(e) or _cpu(e) is not None:
+        return
+    yield Finding(
+        Label.CPU,
+        f"The GPU is used at {gpu:.0%} with {many:,.0f} requests at hand",
+        tuple(fact(e, r.name) for r in e.under("gpu:"))[:3],
+        Advice(
+            "look at the CPU use of each process (py-spy, top -H): the one at 100 % is the limit; "
+            "--api-server-count, cores, "
+            "CUDA graphs",
+            "shorter gaps between steps",
+        ),
+        Severity.WARNING,
+        0.55,
+        rivals=("a link between cards, or a disk",),
+        explains=frozenset({Label.UNDETERMINED}),
+    )
+
+
+RULES = (starved_of_cpu, outside_queue_and_prefill, front_end_takes_it, grammars_cost, card_waits)

@@ -1,0 +1,223 @@
+"""Allocations that fail, told apart by when: while weights load, while start-up tries the largest step, while
+graphs are captured, while serving. The KV pool is fixed from start on, so it is never the cause.
+"""
+
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+
+from headrace.diagnose.evidence import Event, Evidence
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.rules.memory import CONTEXT_GIB, given, neighbour_gib
+from headrace.diagnose.rules.support import gib, said
+
+ABOVE_ANY_BUDGET = 0.97
+"""A share of the card that PyTorch itself cannot reach once the budget of `gpu_memory_utilization` binds."""
+
+
+class Phase(IntEnum):
+    UNKNOWN = 0
+    LOAD = 1
+    PROFILE = 2
+    CAPTURE = 3
+    SERVE = 4
+
+
+_WORDS = (
+    (Phase.CAPTURE, r"captur|cuda.?graph|warm.?up|sampler"),
+    (Phase.LOAD, r"weight|load(?!.?test)"),
+    (Phase.PROFILE, r"profil|determine_"),
+    (Phase.SERVE, r"serv|run.?time|request|infer|decod|prefill|traffic|generat|logprob"),
+)
+
+
+def crash(e: Evidence) -> Iterator[Finding]:
+    """An allocation failed: the phase says whose memory was short, the message's own sums who else was
+    there.
+    """
+    events = e.of("oom_load", "oom_sampler", "oom_capture", "oom")
+    if not events:
+        return
+    event = max(events, key=lambda each: (each.kind != "oom", len(each.fields)))
+    phase = phase_of(e, event)
+    neighbour = neighbour_gib(e)
+    facts = tuple(dict.fromkeys(said(each) for each in (event, *e.of("oom_load", "oom_sampler")[:1])))
+    if neighbour >= CONTEXT_GIB:
+        facts += (Fact(f"{neighbour:.2f} GiB of the card belong to other processes", event.where),)
+    if phase is Phase.LOAD:
+        yield _weights_do_not_fit(e, facts, neighbour)
+    else:
+        yield _peak_does_not_fit(e, facts, neighbour, phase)
+
+
+def _weights_do_not_fit(e: Evidence, facts: tuple[Fact, ...], neighbour: float) -> Finding:
+    beside = neighbour >= CONTEXT_GIB
+    online = (
+        str(e.flags["quantization"].value) if "quantization" in e.flags else e.text("workload:quantization")
+    )
+    return Finding(
+        Label.OOM_WEIGHTS,
+        "The weights, with what loading needs beside them, do not fit the card",
+        facts,
+        Advice(
+            ("stop or move the other process; else " if beside else "")
+            + (
+                "a checkpoint already in that format (quantising while loading keeps the 16-bit weights "
+                "too), or "
+                if online
+                else "a pre-quantised checkpoint, or "
+            )
+            + "--tensor-parallel-size 2",
+            "half the weights on each card, or half the bytes",
+            "two cards, or a little quality",
+            "'Model loading took … GiB' appears",
+        ),
+        Severity.CRITICAL,
+        0.88,
+        also=(Label.NEIGHBOUR,) if beside else (),
+        rivals=(
+            (
+                "lowering --gpu-memory-utilization, as the error text proposes, cannot help: no KV is "
+                "allocated yet"
+            ),
+        ),
+        explains=frozenset(
+            {Label.OOM_PEAK, Label.OOM_KV, Label.STALL, Label.KV_CAPACITY, Label.UNDETERMINED}
+        ),
+    )
+
+
+def _peak_does_not_fit(e: Evidence, facts: tuple[Fact, ...], neighbour: float, phase: Phase) -> Finding:
+    what = {
+        Phase.CAPTURE: "Capturing graphs or warming up the sampler needs memory beyond what the budget left",
+        Phase.PROFILE: "The largest step that the limits allow does not fit while start-up tries it",
+        Phase.SERVE: "A step needed more memory than was profiled; the KV pool is fixed and not the cause",
+        Phase.UNKNOWN: "An allocation failed outside the KV pool",
+    }[phase]
+    fewer = "--max-num-seqs (fewer graphs, smaller sampler batch)"
+    change = {
+        Phase.CAPTURE: f"lower {fewer} or --gpu-memory-utilization by 0.01 to 0.02; keep the graphs",
+        Phase.PROFILE: "--max-num-batched-tokens 2048, and --limit-mm-per-prompt to what clients send",
+    }.get(
+        phase,
+        "--gpu-memory-utilization 0.02 to 0.05 lower (or --kv-cache-memory-bytes), "
+        "--max-num-batched-tokens "
+        "lower, and a bound on prompt_logprobs, images and LoRA ranks",
+    )
+    return Finding(
+        Label.OOM_PEAK,
+        what,
+        facts + given(e, "gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens"),
+        Advice(
+            change,
+            "room outside the KV pool",
+            "a smaller pool: fewer requests at once, or smaller steps",
+            "peak of nvidia-smi under the same burst stays below the total",
+        ),
+        Severity.CRITICAL,
+        0.85 if phase is not Phase.UNKNOWN else 0.55,
+        also=(Label.NEIGHBOUR,) if neighbour >= CONTEXT_GIB else (),
+        rivals=("weights, if it came before 'Model loading took'",) if phase is Phase.UNKNOWN else (),
+        explains=frozenset({Label.KV_CAPACITY, Label.STALL, Label.UNDETERMINED}),
+    )
+
+
+def phase_of(e: Evidence, event: Event) -> Phase:
+    """When the allocation failed: by the event's kind, the traceback, the lines before it, what was told."""
+    by_kind = {"oom_load": Phase.LOAD, "oom_sampler": Phase.CAPTURE, "oom_capture": Phase.CAPTURE}
+    return by_kind.get(event.kind) or _told_phase(e) or _traced(e) or _by_sums(event) or _by_order(e, event)
+
+
+def _told_phase(e: Evidence) -> Phase:
+    text = " ".join(
+        e.text(f"workload:{name}") for name in ("phase", "stage", "when", "during", "at", "moment")
+    )
+    found = next((p for p, words in _WORDS if re.search(words, text.lower())), None) if text.strip() else None
+    if found is None and any("logprob" in r.name or "concurrent" in r.name for r in e.under("workload:")):
+        return Phase.SERVE
+    return found or Phase.UNKNOWN
+
+
+def _traced(e: Evidence) -> Phase:
+    kinds = {"in_load": Phase.LOAD, "in_capture": Phase.CAPTURE, "profiling_failed": Phase.PROFILE}
+    return next((phase for kind, phase in kinds.items() if e.counts.get(kind)), Phase.UNKNOWN)
+
+
+def _by_sums(event: Event) -> Phase:
+    torch, total = gib(event.fields.get("torch", "")), gib(event.fields.get("total", ""))
+    return Phase.LOAD if torch and total and torch > ABOVE_ANY_BUDGET * total else Phase.UNKNOWN
+
+
+def _by_order(e: Evidence, event: Event) -> Phase:
+    marks = {
+        "load_began": Phase.LOAD,
+        "loaded": Phase.PROFILE,
+        "kv_available": Phase.CAPTURE,
+        "kv_size": Phase.CAPTURE,
+        "graphs_began": Phase.CAPTURE,
+        "ready": Phase.SERVE,
+        "memory_summary": Phase.CAPTURE,
+    }
+    passed = [marks[each.kind] for each in e.events if each.kind in marks and each.at < event.at]
+    if e.counts.get("stats") or e.counts.get("in_forward"):
+        return Phase.SERVE
+    return passed[-1] if passed else Phase.UNKNOWN
+
+
+def told_out_of_memory(e: Evidence) -> Iterator[Finding]:
+    """An out-of-memory that somebody tells of without its lines: the phase they name decides, else nothing
+    does.
+    """
+    names = " ".join(
+        f"{r.name} {r.text}" for r in e.readings.values() if not r.name.startswith(("vllm:", "log:"))
+    )
+    if e.of(
+        "oom", "oom_load", "oom_sampler", "oom_capture", "kv_too_short", "no_blocks", "free_below_budget"
+    ):
+        return
+    if not re.search(r"(?<![a-z])oom(?![a-z])|out[ _]of[ _]memory", names.lower()):
+        return
+    where = e.sources[-1] if e.sources else ""
+    phase = next((p for p, words in _WORDS if re.search(words, names.lower())), Phase.UNKNOWN)
+    facts = (Fact("an out-of-memory was told of, its lines were not", where),)
+    if phase is Phase.LOAD:
+        yield _weights_do_not_fit(e, facts, 0.0)
+    else:
+        yield _peak_does_not_fit(e, facts, 0.0, phase)
+
+
+def parts_exceed_budget(e: Evidence) -> Iterator[Finding]:
+    """Weights + peak + non-torch + graphs + KV above the budget: what start-up measured after it had sized
+    the
+    pool does not fit beside it any more.
+    """
+    for event in e.of("memory_summary")[-1:]:
+        names = ("weights", "activation", "non_torch", "graphs", "kv")
+        parts = {name: event.number(name) or 0.0 for name in names}
+        budget = event.number("budget") or 0.0
+        if parts["kv"] and sum(parts.values()) > budget + 0.5:
+            over = sum(parts.values()) - budget
+            suggested = e.number("startup:suggested_kv_bytes")
+            yield Finding(
+                Label.OOM_PEAK,
+                f"KV pool and all other parts take {over:.2f} GiB more than the budget of {budget:g} GiB",
+                (said(event), Fact(" + ".join(f"{v:g} {k}" for k, v in parts.items()) + " GiB", event.where)),
+                Advice(
+                    f"--kv-cache-memory-bytes {int(suggested)}"
+                    if suggested
+                    else "--gpu-memory-utilization 0.02 lower",
+                    "the parts fit the budget",
+                    f"{over:.2f} GiB less KV",
+                    "graph capture and sampler warm-up pass",
+                ),
+                Severity.CRITICAL if not e.counts.get("ready") else Severity.WARNING,
+                0.75,
+                rivals=("nothing, if the card has that much free above the budget and nobody else uses it",),
+            )
+
+
+RULES = (
+    crash,
+    told_out_of_memory,
+    parts_exceed_budget,
+)

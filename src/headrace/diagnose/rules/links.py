@@ -1,0 +1,116 @@
+"""More cards than pay: steps that wait for each other's parts."""
+
+import re
+from collections.abc import Iterator
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.quantities import degrees, quantities
+from headrace.diagnose.rules.machine import row
+from headrace.diagnose.rules.support import fact, start_failed
+from headrace.diagnose.sizes import (
+    tensor_parallel,
+)
+
+
+def split_does_not_pay(e: Evidence) -> Iterator[Finding]:
+    """Twice the cards and hardly more tokens: each layer waits for an all-reduce."""
+    cards = next(
+        (r for r in e.under("sweep:") if re.search(r"tp|tensor|gpus?$|gpu_count|nodes|pipeline", r.name)),
+        None,
+    )
+    rates = next((r for r in e.under("sweep:") if re.search(r"tok|throughput|output|rps", r.name)), None)
+    if (
+        cards is None
+        or rates is None
+        or min(len(rates.numbers), len(cards.numbers)) < 2
+        or not rates.numbers[0]
+    ):
+        return
+    if rates.numbers[-1] / rates.numbers[0] < 0.6 * cards.numbers[-1] / max(cards.numbers[0], 1.0):
+        yield Finding(
+            Label.INTERCONNECT,
+            "More cards bring less than they cost: steps wait for each other's parts",
+            (row(cards), row(rates)),
+            Advice(
+                "replicas instead of a wider split; NVLink rather than PCIe where it must be split",
+                "tokens a second",
+            ),
+            Severity.WARNING,
+            0.7,
+            also=(Label.BAD_FLAGS,),
+            explains=frozenset({Label.COMPUTE, Label.UNDETERMINED}),
+        )
+
+
+def wider_is_not_faster(e: Evidence) -> Iterator[Finding]:
+    """The same measured over fewer and more cards: a rate that hardly grows, a latency that hardly falls."""
+    for is_rate in (True, False):
+        seen = degrees([q for q in quantities(e) if q.is_rate is is_rate])
+        if len(seen) < 2 or seen[0][0] == seen[-1][0]:
+            continue
+        (few, least), (many, most) = seen[0], seen[-1]
+        gain = (
+            most.last / least.last if is_rate and least.last else least.last / most.last if most.last else 0.0
+        )
+        if gain < 0.65 * many / few:
+            yield Finding(
+                Label.INTERCONNECT,
+                f"{many:g} cards give {gain:.2f} times what {few:g} give: steps wait for each other's parts",
+                (fact(e, least.name), fact(e, most.name)),
+                Advice(
+                    "replicas instead of a wider split; NVLink rather than PCIe where it must be split",
+                    "tokens a second",
+                ),
+                Severity.WARNING,
+                0.75,
+                also=(Label.BAD_FLAGS,),
+                explains=frozenset({Label.COMPUTE, Label.UNDETERMINED, Label.QUEUEING}),
+            )
+            return
+
+
+def slow_link(e: Evidence) -> Iterator[Finding]:
+    """Tensor parallelism sends activations twice a layer: over Ethernet or PCIe that is most of a small
+    step.
+    """
+    text = " ".join(f"{r.name} {r.text}" for r in e.under("hardware:")).lower()
+    link = re.search(
+        r"ethernet|\d+ ?gbe|\btcp\b|pcie|no[ _]nvlink|without[ _]nvlink|no[ _](?:rdma|infiniband|p2p)|socket",
+        text,
+    )
+    nodes = e.number("hardware:nodes", "hardware:node_count", "workload:nodes") or 1.0
+    per_node = (
+        e.number("hardware:gpus_per_node", "hardware:gpu_per_node")
+        or (e.number("hardware:gpu_count") or 0.0) / nodes
+    )
+    across = nodes > 1 and per_node > 0 and tensor_parallel(e) > per_node
+    if (
+        start_failed(e)
+        or tensor_parallel(e) < 2
+        or not (across or (link and e.flag("pipeline-parallel-size") is None))
+    ):
+        return
+    yield Finding(
+        Label.INTERCONNECT,
+        f"{tensor_parallel(e)} cards exchange every layer's activations "
+        + ("between nodes" if across else f"over {link[0] if link else ''}"),
+        tuple(fact(e, r.name) for r in e.under("hardware:"))[:4],
+        Advice(
+            "--tensor-parallel-size no wider than what NVLink joins, --pipeline-parallel-size between "
+            "nodes, or replicas",
+            "tokens a second; TTFT of a pipeline is as before",
+            "a pipeline needs several requests at once to be full",
+            "nccl-tests all_reduce_perf, and tokens a second of both",
+        ),
+        Severity.WARNING,
+        0.6,
+        also=(Label.BAD_FLAGS,) if across else (),
+    )
+
+
+RULES = (
+    split_does_not_pay,
+    wider_is_not_faster,
+    slow_link,
+)

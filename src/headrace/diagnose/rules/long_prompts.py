@@ -1,0 +1,157 @@
+"""Prompts that fill the steps: others crawl beside them, or wait for tokens of a step.
+
+A running prefill holds others up without anybody waiting, so the queue shows nothing of it.
+"""
+
+from collections.abc import Iterator
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.flag_facts import flag_facts
+from headrace.diagnose.load import load_of
+from headrace.diagnose.quantities import ALONE, BESIDE, pairs, quantities
+from headrace.diagnose.rules.queue import KV_FULL
+from headrace.diagnose.rules.support import (
+    asks_at_once,
+    concurrency,
+    fact,
+    load_facts,
+    out_of_memory,
+    prompt_tokens,
+    start_failed,
+)
+
+MANY_STEPS = 8
+"""A prompt that takes so many steps of the whole token budget is felt by everybody else."""
+SLOW_STREAM_TOK_S = 3.0
+"""Slower than this a stream is not decoding by itself on any card: others' work fills its steps."""
+
+
+def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
+    """A prefill that runs takes the whole token budget of every step until it ends (first in running
+    order), so
+    newcomers get what its last chunk leaves, and each decode waits a chunk's time for its token.
+    """
+    budget = (
+        e.flag("max-num-batched-tokens")
+        or e.flag("chunked-prefill-size")
+        or (flag_facts().defaults["max-num-batched-tokens"] if e.engine == "vllm" else None)
+    )
+    longest = max(prompt_tokens(e), default=0.0)
+    steps = longest / budget if budget and budget > 0 else 0.0
+    found = quantities(e)
+    beside = [p for p in pairs(found, ALONE, BESIDE) if p.times_worse > 4]
+    beside += [p for p in pairs(found, ALONE, None) if p.times_worse > 10 and (longest > 1000 or steps >= 2)]
+    crawl = _crawls(e)
+    mixed = steps >= MANY_STEPS and _is_mixed(e)
+    if (
+        start_failed(e)
+        or out_of_memory(e)
+        or e.flag("long-prefill-token-threshold")
+        or not (beside or crawl or mixed)
+    ):
+        return
+    facts = tuple(fact(e, q.name) for p in beside[:1] for q in (p.base, p.other)) + crawl
+    if steps >= 2:
+        facts += (
+            Fact(
+                f"{longest:,.0f} prompt tokens / {budget:,.0f} a step = {steps:.0f} steps",
+                e.where("max-num-batched-tokens"),
+            ),
+        )
+    yield Finding(
+        Label.QUEUEING,
+        "Long prefills hold the others up: short requests and running streams get what their steps leave",
+        facts,
+        Advice(
+            _for_long_prompts(e, budget or 2048, longest),
+            "short prompts pass; a stream's gap is one chunk, about budget / prefill speed",
+            "the long prompt itself takes a tenth to a few times longer",
+            "P99 of ITL, and TTFT of short requests while a long one is read",
+        ),
+        Severity.WARNING,
+        0.8 if beside or (mixed and crawl) else 0.65,
+        also=(Label.COMPUTE,) if beside and asks_at_once(e) else (),
+        rivals=("the card being slow at decoding: compare with a time without long prompts",),
+        explains=frozenset({Label.COMPUTE, Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.CPU}),
+    )
+
+
+def _for_long_prompts(e: Evidence, budget: float, longest: float) -> str:
+    if e.engine == "sglang":
+        return "--chunked-prefill-size lower, priorities for short prompts, or a replica for long ones"
+    if e.engine == "llama.cpp":
+        return "--ubatch-size and --batch-size lower, or another server for long prompts"
+    if not flag_facts().has("long-prefill-token-threshold", e.release):
+        return (
+            "a newer version with --long-prefill-token-threshold; until then another replica for long prompts"
+        )
+    threshold = max(256, int(budget // 2))
+    wide = " and --max-num-batched-tokens 2048 to 8192" if budget <= 1024 and longest > 16_000 else ""
+    smaller = " and --max-num-batched-tokens lower" if budget >= 8192 else ""
+    return (
+        f"--long-prefill-token-threshold {threshold}{wide}{smaller}; headrace simulate shows both sides first"
+    )
+
+
+def _is_mixed(e: Evidence) -> bool:
+    """Whether long prompts have company: other lengths, several requests, or somebody who decodes."""
+    lengths = prompt_tokens(e)
+    told = e.told()
+    several = (concurrency(e) or 0) > 1 or any(
+        word in told for word in ("mix", "small", "short", "several", "other", "+")
+    )
+    return several or (len(lengths) > 1 and max(lengths) > 4 * min(lengths))
+
+
+def _crawls(e: Evidence) -> tuple[Fact, ...]:
+    """Streams that run, with nobody waiting and room in KV, at less than any card's own pace."""
+    load = load_of(e)
+    if load.peak_waiting > 0 or load.peak_kv >= KV_FULL:
+        return ()
+    rates = [q for q in quantities(e) if q.is_rate and q.what in {"decode", "output", "generation", "gen"}]
+    slow = [q for q in rates if q.stat == "min" or len(rates) == 1]
+    worst = min((q.last for q in slow), default=None)
+    best = max((q.last for q in rates), default=0.0)
+    if worst is not None and load.peak_running > 1 and worst < SLOW_STREAM_TOK_S and best > 3 * worst:
+        return tuple(fact(e, q.name) for q in rates[:2]) + load_facts(e, load)
+    crawling = [
+        i
+        for i, (r, g, p) in enumerate(zip(load.running, load.generated, load.prompted, strict=False))
+        if r >= 2 and p > 100 and g < 0.02 * p and g < SLOW_STREAM_TOK_S * r
+    ]
+    return load_facts(e, load) if len(crawling) >= 2 else ()
+
+
+def prompts_faster_than_prefill(e: Evidence) -> Iterator[Finding]:
+    """A queue with KV and slots free waits for tokens of a step: prompts come faster than they are
+    computed.
+    """
+    load = load_of(e)
+    cap = e.flag("max-num-seqs")
+    tokens_bind = (
+        load.peak_waiting > 0 and load.peak_kv < KV_FULL and not (cap and load.peak_running >= 0.98 * cap)
+    )
+    known = load.prompted and max(load.prompted) > 0 and sum(load.prompted) > 5 * sum(load.generated)
+    if e.engine == "sglang" or start_failed(e) or not tokens_bind or not known or not load.peak_running:
+        return
+    yield Finding(
+        Label.QUEUEING,
+        f"{load.peak_waiting:,.0f} wait with KV and slots free: each step's tokens go to prompts, "
+        f"{max(load.prompted):,.0f} tokens a second",
+        (*load_facts(e, load), fact(e, load.names["prompted"])),
+        Advice(
+            "more prefill: another replica, prefix caching of what is shared, --max-num-batched-tokens "
+            "8192 where ITL "
+            "allows; --long-prefill-token-threshold so that short prompts pass",
+            "a shorter queue",
+            "larger steps make each token of running streams later",
+            "waiting falls, ITL P99 stays within the goal",
+        ),
+        Severity.WARNING,
+        0.7,
+        also=(Label.COMPUTE,),
+    )
+
+
+RULES = (behind_a_long_prompt, prompts_faster_than_prefill)

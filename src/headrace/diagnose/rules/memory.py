@@ -1,0 +1,259 @@
+"""Out of memory, told apart by when it happens, because that says whose memory it is.
+
+load          only weights and what else is on the card     -> weights, neighbour
+profiling     + the activations of the largest step          -> run-time peak
+cache         what the budget leaves must hold one request   -> KV capacity
+capture       graphs and the sampler, outside the budget     -> run-time peak
+serving       the KV pool is fixed, so it is never the cause -> run-time peak
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.flag_facts import flag_facts
+from headrace.diagnose.rules.support import fact, gib, said
+
+CONTEXT_GIB = 1.5
+"""An empty card that runs nothing has lost no more than this to contexts and the driver."""
+_CRITICAL = Severity.CRITICAL
+_REFUSED = frozenset(
+    {Label.KV_CAPACITY, Label.OOM_PEAK, Label.OOM_WEIGHTS, Label.QUEUEING, Label.STALL, Label.UNDETERMINED}
+)
+
+
+def pool_too_short(e: Evidence) -> Iterator[Finding]:
+    """V1 refuses to start unless one request of max_model_len fits the pool
+    (`_check_enough_kv_cache_memory`).
+    """
+    for event in e.of("kv_too_short")[-1:]:
+        length, need, have = event.number("length"), event.number("need_gib"), event.number("have_gib")
+        most = event.number("estimate") or event.number("have_tokens")
+        if most is None and length and need and have and have > 0:
+            most = length * have / need
+        limit = (
+            f"--max-model-len {int(most):,}".replace(",", "") if most and most > 0 else "--max-model-len auto"
+        )
+        yield Finding(
+            Label.OOM_KV,
+            f"One request of max_model_len {int(length or 0):,} tokens does not fit the KV pool",
+            (said(event),),
+            Advice(
+                f"{limit} at most, or what traffic needs if that is less",
+                "the server starts; the pool is the same size, so as many tokens run at once as before",
+                "longer requests are refused with 400",
+                "'Maximum concurrency for … tokens per request' at start is 1.0x or more",
+            ),
+            _CRITICAL,
+            0.95,
+            rivals=(
+                (
+                    "what eats the budget: compare 'Available KV cache memory' of two starts; a larger "
+                    "max_num_batched_tokens or (before V1) max_model_len raises the profiled peak"
+                ),
+            ),
+            explains=_REFUSED,
+        )
+
+
+def nothing_left(e: Evidence) -> Iterator[Finding]:
+    """KV budget = utilization x card - weights - peak: below zero, whoever took the memory."""
+    for event in e.of("no_blocks")[-1:]:
+        used = e.flag("gpu-memory-utilization")
+        shared = bool(e.of("profile_drift")) or _beside(e)
+        raise_it = used is None or used < 0.9
+        yield Finding(
+            Label.NEIGHBOUR if shared else Label.OOM_KV,
+            "After weights and the profiled peak nothing of the budget is left for KV blocks",
+            (said(event), *given(e, "gpu-memory-utilization", "max-num-batched-tokens", "max-model-len")),
+            Advice(
+                "stop the other process on the card first"
+                if shared
+                else "--gpu-memory-utilization 0.92"
+                if raise_it
+                else "--max-num-batched-tokens 2048, more cards (--tensor-parallel-size) or a smaller "
+                "checkpoint",
+                "leaves the pool what the others gave up",
+                "a higher share leaves less for graphs and peaks outside the budget; above 0.95 "
+                "start-up or a "
+                "burst may fail"
+                if raise_it
+                else "smaller steps: prompts take more of them",
+                "'Available KV cache memory' at start is above zero",
+            ),
+            _CRITICAL,
+            0.85,
+            also=(Label.OOM_KV,) if shared else (),
+            rivals=(
+                "another process that held memory while this one was profiled: nvidia-smi before the start",
+            ),
+            explains=_REFUSED,
+        )
+
+
+def neighbour_at_start(e: Evidence) -> Iterator[Finding]:
+    """Start-up compares what is free on the card with utilization x total, before anything is loaded."""
+    for event in e.of("free_below_budget")[-1:]:
+        free, total = event.number("free") or 0.0, event.number("total") or 0.0
+        taken = total - free
+        if total and taken > max(CONTEXT_GIB, 0.06 * total):
+            yield Finding(
+                Label.NEIGHBOUR,
+                f"{taken:.1f} of {total:g} GiB were taken before this server began",
+                (said(event),),
+                Advice(
+                    "find who holds it (nvidia-smi, fuser -v /dev/nvidia*), a leftover engine process "
+                    "first; stop "
+                    "it and start again. Only if it must stay: --gpu-memory-utilization "
+                    f"{max(0.0, free / total - 0.02):.2f}",
+                    "the whole card for this server",
+                    "none",
+                    "free memory at start is near the total",
+                ),
+                _CRITICAL,
+                0.92,
+                rivals=("a second replica that was started at the same time on the same card",),
+                explains=_REFUSED | {Label.OOM_KV},
+            )
+        elif total:
+            most = int(100 * free / total) / 100
+            yield Finding(
+                Label.BAD_FLAGS,
+                f"{event.fields.get('utilization')} of the card was asked for; an empty one has "
+                f"{free / total:.1%} free",
+                (said(event),),
+                Advice(
+                    f"--gpu-memory-utilization {most - 0.01:.2f}",
+                    "the server starts",
+                    f"{taken:.1f} GiB less KV",
+                ),
+                _CRITICAL,
+                0.85,
+                explains=_REFUSED,
+            )
+
+
+def memory_moved(e: Evidence) -> Iterator[Finding]:
+    """Profiling assumes that only this process changes the card's free memory; the check says it did not."""
+    for event in e.of("profile_drift")[-1:]:
+        yield Finding(
+            Label.NEIGHBOUR,
+            "Another process freed or took memory of the card while this server was profiling it",
+            (said(event),),
+            Advice(
+                "start servers on one card one after the other, each with --kv-cache-memory-bytes "
+                "instead of a share",
+                "the profile measures this server alone",
+                "the size of the pool is yours to choose",
+                "start again with nothing else starting or stopping on the card",
+            ),
+            _CRITICAL,
+            0.9,
+            explains=_REFUSED | {Label.OOM_KV},
+        )
+
+
+def _nearest(values: Sequence[float], wanted: float) -> float:
+    return min(values, key=lambda value: abs(value - wanted))
+
+
+def neighbour_gib(e: Evidence) -> float:
+    """What other processes hold, by the message: the processes it names but the largest, or what its sums
+    lack.
+    """
+    most = 0.0
+    for event in e.of("oom", "oom_load"):
+        named = [gib(text) or 0.0 for text in re.findall(r"has ([\d.]+ [KMG]iB) memory in use", event.text)]
+        own, total, free = (gib(event.fields.get(name, "")) for name in ("torch", "total", "free"))
+        if len(named) > 1:
+            most = max(most, sum(named) - _nearest(named, own or max(named)))
+        elif own and total and free is not None and named:
+            most = max(most, total - free - max(named))
+    return most
+
+
+_OTHERS = re.compile(
+    r"other_?(?:process|server|instance|model|vllm)|neighbou?r|simultaneous|"
+    r"same_(?:gpu|card)|"
+    r"second_(?:process|server|instance)|already_used|used_before|instances|processes|"
+    r"zombie|leftover"
+)
+
+
+def _beside(e: Evidence) -> bool:
+    """Whether others are on the card: by shares that add up, by the message, or as told."""
+    told = [
+        r
+        for prefix in ("workload:", "hardware:", "gpu:", "host:")
+        for r in e.under(prefix)
+        if (_OTHERS.search(r.name.lower()) and r.values not in ((0.0,), (1.0,)))
+        or _OTHERS.search(r.text.lower())
+    ]
+    flags = [r for r in e.under("workload:") if _OTHERS.search(r.name.lower()) and r.values == (1.0,)]
+    shared = bool(told) or bool(flags)
+    return shared or (e.number("host:utilization_sum") or 0.0) > 1.0 or neighbour_gib(e) >= CONTEXT_GIB
+
+
+def given(e: Evidence, *names: str) -> tuple[Fact, ...]:
+    return tuple(fact(e, name) for name in names if name in e.flags)
+
+
+def multimodal_worst_case(e: Evidence) -> Iterator[Finding]:
+    """Start-up profiles the most images and videos one prompt may hold, whether anybody sends them."""
+    for event in e.of("mm_worst_case")[-1:]:
+        yield Finding(
+            Label.OOM_PEAK,
+            f"Start-up tries {event.fields['worst']} multi-modal tokens in one prompt, because the "
+            f"limits allow them",
+            (said(event), *given(e, "limit-mm-per-prompt")),
+            Advice(
+                "lower --limit-mm-per-prompt and the pixels of an image to what clients send",
+                "a smaller profiled peak, so more KV",
+                "more images in one prompt are refused",
+                "the profiling run passes",
+            ),
+            _CRITICAL if e.of("profiling_failed", "oom") else Severity.WARNING,
+            0.8,
+            also=(Label.BAD_FLAGS,),
+        )
+
+
+def full_by_design(e: Evidence) -> Iterator[Finding]:
+    """VLLM takes utilization x card at start whatever the model: used memory says nothing of KV or a leak."""
+    used = _gib_of(e, "gpu:memory_used", "gpu:mem_used")
+    total = _gib_of(e, "gpu:memory_total", "gpu:mem_total", "hardware:gpu_mem", "hardware:gpu_total")
+    asked = e.flag("gpu-memory-utilization") or flag_facts().defaults["gpu-memory-utilization"]
+    if used and total and e.engine in {"vllm", ""} and abs(used / total - asked) < 0.12:
+        yield Finding(
+            Label.MEASUREMENT,
+            f"{used:.1f} of {total:.1f} GiB used is the share that was asked for ({asked:g}), not a "
+            f"leak and not load",
+            tuple(fact(e, r.name) for r in e.under("gpu:mem")),
+            Advice(
+                "nothing; judge KV by vllm:kv_cache_usage_perc and the 'KV cache size' line",
+                "none",
+                "--kv-cache-memory-bytes if the card must be shared",
+                "the number is the same with and without requests",
+            ),
+            Severity.NOTE,
+            0.8,
+        )
+
+
+def _gib_of(e: Evidence, *stems: str) -> float | None:
+    for stem in stems:
+        for unit, size in (("_gib", 1.0), ("_gb", 1.0), ("_mib", 1 / 1024), ("_mb", 1 / 1024)):
+            if (value := e.number(stem + unit)) is not None:
+                return value * size
+    return None
+
+
+RULES = (
+    pool_too_short,
+    nothing_left,
+    neighbour_at_start,
+    memory_moved,
+    multimodal_worst_case,
+    full_by_design,
+)

@@ -1,0 +1,326 @@
+"""Why requests wait: KV, slots, ranks that share unevenly, or an engine that stands still.
+
+The scheduler stops admitting at the first budget that is spent (KV blocks, sequences, tokens), so usage and
+counts at the time say which.
+"""
+
+from collections.abc import Iterator
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.load import Load, increase, load_of
+from headrace.diagnose.rules.support import (
+    asks_at_once,
+    concurrency,
+    fact,
+    load_facts,
+    prompt_tokens,
+    said,
+    start_failed,
+)
+
+KV_FULL = 0.9
+"""Between two scrapes blocks come and go: at this reading the pool has been full."""
+
+
+def thrash(e: Evidence) -> Iterator[Finding]:
+    """KV is full, the youngest gives all its blocks back, queues, and is computed again from its first
+    token.
+    """
+    load = load_of(e)
+    retracted = e.counts.get("retracted", 0) or e.counts.get("preempted_v0", 0)
+    lost = load.preemptions or 0.0
+    done = increase(e, "vllm:request_success_total", "vllm:request_prompt_tokens_count") or 0.0
+    signature = _gave_way(load)
+    if not (retracted or lost or signature) or (lost and done and lost < 0.005 * done and not signature):
+        return
+    facts = load_facts(e, load) + tuple(said(event) for event in e.of("retracted", "preempted_v0")[:1])
+    yield Finding(
+        Label.THRASH,
+        f"{_count(lost or retracted)} requests gave their KV blocks back and were computed again: the "
+        f"pool is too "
+        "small for what runs",
+        facts + _pool_facts(e),
+        Advice(
+            _more_kv(e),
+            "no work is done twice; ITL without gaps",
+            "fewer requests at once wait longer for their first token",
+            "rate(vllm:num_preemptions_total[5m]) is 0 under the same load",
+        ),
+        Severity.WARNING,
+        0.85 if lost or retracted else 0.65,
+        also=(Label.KV_CAPACITY,),
+        rivals=("a few preemptions an hour cost nothing: compare with requests in the same time",),
+        explains=frozenset(
+            {Label.KV_CAPACITY, Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED, Label.STALL}
+        ),
+    )
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number else "Some"
+
+
+def _gave_way(load: Load) -> bool:
+    """Waiting grows by what running loses, with the pool full: nobody arrived, somebody was sent back."""
+    if len(load.running) != len(load.waiting) or len(load.kv) != len(load.running):
+        return False
+    steps = zip(load.running, load.running[1:], load.waiting, load.waiting[1:], load.kv, strict=False)
+    return any(r0 - r1 >= 2 and w1 - w0 == r0 - r1 and kv >= KV_FULL for r0, r1, w0, w1, kv in steps)
+
+
+def _more_kv(e: Evidence) -> str:
+    used = e.flag("gpu-memory-utilization")
+    if e.engine == "sglang":
+        return "--mem-fraction-static higher, or --max-running-requests lower, so that what runs fits"
+    if e.engine == "llama.cpp":
+        return "--ctx-size higher, or --parallel lower"
+    if used is not None and used < 0.85:
+        return f"--gpu-memory-utilization {used:g} -> 0.90 (the pool grows by what the card has left)"
+    cap = "--max-num-seqs so low that running requests fit at their full length"
+    return f"--kv-cache-dtype fp8 (twice the tokens), another replica, or {cap}"
+
+
+def kv_full(e: Evidence) -> Iterator[Finding]:
+    """Admission needs blocks for the whole prompt; when the pool is full the head of the queue waits for
+    an end.
+    """
+    load = load_of(e)
+    if start_failed(e) or load.peak_kv < KV_FULL or not (load.peak_waiting or load.running):
+        return
+    waits = load.peak_waiting > 0
+    yield Finding(
+        Label.KV_CAPACITY,
+        f"KV blocks are used up ({load.peak_kv:.0%})"
+        + (f" while {load.peak_waiting:,.0f} requests wait" if waits else ""),
+        load_facts(e, load) + _pool_facts(e),
+        Advice(
+            _more_kv(e),
+            "as many more requests at once as tokens fit",
+            "fp8 KV may cost quality; longer steps",
+            "kv_cache_usage_perc below 0.9 with the same traffic",
+        ),
+        Severity.WARNING,
+        0.8 if waits else 0.5,
+        rivals=(
+            (
+                "longer prompts or answers than before: compare request_prompt_tokens and "
+                "request_generation_tokens"
+            ),
+        ),
+        explains=frozenset({Label.QUEUEING, Label.COMPUTE} if waits else set[Label]()),
+    )
+
+
+def context_shared(e: Evidence) -> Iterator[Finding]:
+    """llama.cpp: slots share one cache of --ctx-size; with a unified cache each still advertises all of
+    it.
+    """
+    slots = {event.fields["slot"]: event.number("context") or 0.0 for event in e.of("llama_slot")}
+    size, full = e.flag("ctx-size"), e.of("llama_full")
+    over = bool(slots) and size is not None and sum(slots.values()) > size * 1.01
+    if not full and not over:
+        return
+    facts = tuple(said(event) for event in (*full[:1], *e.of("llama_slot")[:1]))
+    if over and size:
+        facts += (
+            Fact(
+                f"{len(slots)} slots of {max(slots.values()):,.0f} tokens share {size:,.0f}",
+                e.where("ctx-size"),
+            ),
+        )
+    yield Finding(
+        Label.KV_CAPACITY,
+        "The KV cache is too small for what its slots hold together",
+        facts,
+        Advice(
+            "--ctx-size = slots x the context each needs, or --parallel with fewer slots",
+            "no answer is cut for want of cache",
+            "memory in proportion",
+            "no 'failed to find free space' under the same load",
+        ),
+        Severity.CRITICAL if full else Severity.WARNING,
+        0.85,
+        also=(Label.BAD_FLAGS,) if over else (),
+        explains=frozenset({Label.QUEUEING, Label.UNDETERMINED}),
+    )
+
+
+def no_slot(e: Evidence) -> Iterator[Finding]:
+    """max_num_seqs run; the next waits for an end, whatever else is free."""
+    load = load_of(e)
+    cap = e.flag("max-num-seqs") or e.flag("max-running-requests") or e.flag("max-num-active-seqs")
+    offered = concurrency(e)
+    at_cap = bool(
+        cap and load.peak_waiting > 0 and load.peak_running >= 0.98 * cap and load.peak_kv < KV_FULL
+    )
+    below = bool(cap and (asks_at_once(e) or (offered and offered > cap)) and not load.running and cap <= 64)
+    if not (at_cap or below):
+        return
+    tiny = below and asks_at_once(e)
+    yield Finding(
+        Label.QUEUEING,
+        f"{cap:,.0f} requests run at once at most (max_num_seqs); the others wait, and TTFT holds that wait",
+        tuple(fact(e, name) for name in ("max-num-seqs", "max-running-requests") if name in e.flags)
+        + load_facts(e, load),
+        Advice(
+            "--max-num-seqs up to what KV holds, or a client that sends no more than that",
+            "a shorter queue",
+            "TPOT rises: more share each step",
+            "num_requests_waiting is 0 most of the time, TTFT and TPOT together",
+        ),
+        Severity.WARNING,
+        0.8,
+        also=(Label.MEASUREMENT,) if tiny else (),
+        explains=frozenset({Label.COMPUTE, Label.UNDETERMINED}),
+    )
+
+
+def reserved_ahead(e: Evidence) -> Iterator[Finding]:
+    """SGLang admits against tokens that running requests may still make: a queue with most of the pool
+    free.
+    """
+    load = load_of(e)
+    cap = e.flag("max-running-requests")
+    if (
+        e.engine == "sglang"
+        and load.peak_waiting > 0
+        and load.peak_kv < 0.7
+        and not (cap and load.peak_running >= cap)
+    ):
+        yield Finding(
+            Label.QUEUEING,
+            f"{load.peak_waiting:,.0f} wait with {load.peak_kv:.0%} of the pool used: admission keeps "
+            f"room for answers "
+            "to come",
+            load_facts(e, load),
+            Advice(
+                "--schedule-conservativeness lower (0.3 and below), max_new_tokens as long as answers are, "
+                "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION lower",
+                "more run at once",
+                "retractions when answers get long after all",
+                "token usage above 0.9 with a queue",
+            ),
+            Severity.WARNING,
+            0.7,
+            also=(Label.BAD_FLAGS,),
+            explains=frozenset({Label.COMPUTE, Label.UNDETERMINED}),
+        )
+
+
+def _pool_facts(e: Evidence) -> tuple[Fact, ...]:
+    names = ("startup:kv_cache_tokens", "startup:max_concurrency_x", "gpu-memory-utilization", "max-num-seqs")
+    return tuple(fact(e, name) for name in names if name in e.readings or name in e.flags)
+
+
+def pool_below_demand(e: Evidence) -> Iterator[Finding]:
+    """Tokens of the pool / tokens of a request = how many run at once, whatever max_num_seqs says."""
+    tokens = e.number("startup:kv_cache_tokens", "startup:kv_tokens", "startup:max_total_num_tokens")
+    if tokens is None and (
+        blocks := e.number("startup:kv_blocks", "startup:num_gpu_blocks") or e.flag("num-gpu-blocks")
+    ):
+        tokens = blocks * (e.flag("block-size") or 16)
+    each = max(prompt_tokens(e), default=0.0) + (e.number(*(f"workload:{n}" for n in _OUTPUTS)) or 0.0)
+    offered = concurrency(e)
+    times = e.number("startup:max_concurrency_x")
+    fits = tokens / each if tokens and each else times
+    if fits is None or offered is None or fits >= 0.8 * offered or start_failed(e) or load_of(e).kv:
+        return
+    yield Finding(
+        Label.KV_CAPACITY,
+        f"The KV pool holds {fits:.1f} such requests and {offered:,.0f} are sent at once",
+        (*_pool_facts(e), Fact(f"{each:,.0f} tokens a request" if each else "at max_model_len")),
+        Advice(
+            _more_kv(e), "as many at once as fit", "fp8 KV may cost quality", "kv_cache_usage_perc under load"
+        ),
+        Severity.WARNING,
+        0.65 if each else 0.5,
+    )
+
+
+_OUTPUTS = ("output_tokens", "max_tokens", "output_len", "generation_tokens", "max_new_tokens")
+
+
+def waits_for_something(e: Evidence) -> Iterator[Finding]:
+    """A queue with KV to spare: slots or the tokens of a step. Which, the running count against its cap
+    tells.
+    """
+    load = load_of(e)
+    if (
+        load.peak_waiting < 1
+        or load.peak_kv >= KV_FULL
+        or not load.peak_running
+        or start_failed(e)
+        or not load.kv
+    ):
+        return
+    yield Finding(
+        Label.QUEUEING,
+        f"{load.peak_waiting:,.0f} wait with {load.peak_kv:.0%} of KV used: slots or tokens of a step "
+        f"are short, not KV",
+        load_facts(e, load),
+        Advice(
+            "compare running with --max-num-seqs: at the cap raise it, below it prompts are what fills "
+            "the steps "
+            "(prompt tokens a second in the log)",
+            "the budget that binds",
+        ),
+        Severity.WARNING,
+        0.5,
+        explains=frozenset({Label.UNDETERMINED}),
+    )
+
+
+def deferred(e: Evidence) -> Iterator[Finding]:
+    """Newer servers say why: `deferred` requests are skipped (grammar, adapter, KV on its way), not out of
+    budget.
+    """
+    skipped = e.number("vllm:num_requests_waiting_by_reason{reason=deferred}", "log:deferred") or 0.0
+    waiting = load_of(e).waiting
+    if skipped and waiting and skipped >= 0.5 * waiting[-1]:
+        yield Finding(
+            Label.QUEUEING,
+            f"{skipped:,.0f} of {waiting[-1]:,.0f} waiting requests are skipped, not short of a budget",
+            tuple(
+                fact(e, r.name) for r in e.readings.values() if "deferred" in r.name or "by_reason" in r.name
+            )[:3],
+            Advice(
+                "look for what they wait for: a grammar being compiled, --max-loras, KV from a connector",
+                "the wait goes with its cause; larger budgets change nothing",
+            ),
+            Severity.WARNING,
+            0.7,
+        )
+
+
+def turned_away(e: Evidence) -> Iterator[Finding]:
+    """--max-num-queued-reqs and -tokens answer 503 at the door."""
+    refused = sum(increase(e, r.name) or 0.0 for r in e.under("vllm:admission_rejections_total"))
+    if refused > 0:
+        yield Finding(
+            Label.QUEUEING,
+            f"{refused:,.0f} requests were turned away with 503: the bound on what may wait was reached",
+            tuple(fact(e, r.name) for r in e.under("vllm:admission_rejections_total")),
+            Advice(
+                "another replica, or a client that waits as Retry-After says; raise "
+                "--max-num-queued-reqs only if the "
+                "wait it allows is within the goal",
+                "fewer refusals",
+                "a longer queue: TTFT",
+            ),
+            Severity.WARNING,
+            0.9,
+        )
+
+
+RULES = (
+    thrash,
+    kv_full,
+    context_shared,
+    reserved_ahead,
+    no_slot,
+    deferred,
+    turned_away,
+    pool_below_demand,
+    waits_for_something,
+)

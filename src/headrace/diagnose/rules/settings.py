@@ -1,0 +1,247 @@
+"""Flags: refused ones, ones that undo each other, and ones that do not suit the model or the cards."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.flag_facts import flag_facts
+from headrace.diagnose.load import load_of, share
+from headrace.diagnose.quantities import quantities
+from headrace.diagnose.rules.support import fact, has_load, out_of_memory, said, start_failed
+
+LOW_ACCEPTANCE = 0.4
+
+
+def refused(e: Evidence) -> Iterator[Finding]:
+    """Argparse ends the program on a flag it does not know."""
+    for event in e.of("unknown_flag")[-1:]:
+        names = re.findall(r"--?([a-zA-Z][\w-]*)", " ".join(event.fields.values()))
+        gone = [
+            flag_facts().gone[n] for name in names if (n := flag_facts().full_name(name)) in flag_facts().gone
+        ]
+        change = "; ".join(f"--{flag.name} -> {flag.instead}" for flag in gone)
+        yield Finding(
+            Label.BAD_FLAGS,
+            f"The server refuses {', '.join('--' + n for n in names) or 'a flag'} and ends",
+            (said(event), *(Fact(f"--{flag.name}: {flag.source}") for flag in gone)),
+            Advice(change or "leave it out, or see --help of this version", "the server starts"),
+            Severity.CRITICAL,
+            0.95,
+            explains=frozenset({Label.STALL, Label.UNDETERMINED, Label.COLD_START}),
+        )
+    for event in e.of("config_error")[-1:]:
+        yield Finding(
+            Label.BAD_FLAGS,
+            "Two settings contradict each other, so the server does not start",
+            (said(event),),
+            Advice("make them agree as the line says", "the server starts"),
+            Severity.CRITICAL,
+            0.9,
+        )
+
+
+def gone_in_this_version(e: Evidence) -> Iterator[Finding]:
+    """Only where the version is known and no log shows that it took the flag."""
+    if e.engine not in {"vllm", ""} or e.release is None or e.of("unknown_flag") or e.counts.get("ready"):
+        return
+    gone = flag_facts().missing_in(e.release, e.flags)
+    if gone:
+        yield Finding(
+            Label.BAD_FLAGS,
+            f"vLLM {e.version} has no " + ", ".join(f"--{flag.name}" for flag in gone),
+            tuple(fact(e, flag.name) for flag in gone),
+            Advice("; ".join(f"--{flag.name} -> {flag.instead}" for flag in gone), "the server starts"),
+            Severity.CRITICAL,
+            0.8,
+        )
+
+
+def slow_kernels(e: Evidence) -> Iterator[Finding]:
+    """--quantization awq forbids the marlin kernel; eager mode pays every kernel's launch at each token."""
+    if out_of_memory(e) or start_failed(e) or not is_speed_asked(e):
+        return
+    awq = "quantization" in e.flags and str(e.flags["quantization"].value).lower() in {"awq", "gptq"}
+    eager = e.is_on("enforce-eager")
+    if not (awq or eager):
+        return
+    changes, facts = list[str](), list[Fact]()
+    if awq:
+        changes.append("leave --quantization out (the checkpoint says it, and awq_marlin is chosen)")
+        facts.append(fact(e, "quantization"))
+    if eager:
+        changes.append("leave --enforce-eager out")
+        facts.append(fact(e, "enforce-eager"))
+    yield Finding(
+        Label.BAD_FLAGS,
+        "Decoding runs without " + " and ".join(["the fast kernel"] * awq + ["CUDA graphs"] * eager),
+        tuple(facts),
+        Advice(
+            " and ".join(changes),
+            "several times faster decoding at small batches",
+            "graphs take 0.5 to 2 GiB",
+            "tokens a second of one stream",
+        ),
+        Severity.WARNING,
+        0.75 if awq else 0.6,
+        rivals=("a LoRA rank above the adapter's: --max-lora-rank",) if e.is_on("enable-lora") else (),
+    )
+
+
+def is_speed_asked(e: Evidence) -> bool:
+    speeds = any(
+        q.what in {"decode", "output", "generation", "itl", "tpot", "throughput"} for q in quantities(e)
+    )
+    return speeds or bool(e.series("log:gen_tok_s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Costly:
+    """A setting that costs speed whatever the traffic: `off` is the value that does no harm."""
+
+    flag: str
+    off: tuple[object, ...]
+    claim: str
+    change: str
+
+
+COSTLY = (
+    Costly(
+        "cpu-offload-gb",
+        (0.0,),
+        "part of the weights crosses PCIe in every step",
+        "leave --cpu-offload-gb out: a quantised checkpoint, or more cards",
+    ),
+    Costly(
+        "dtype",
+        ("auto", "bfloat16", "float16", "half"),
+        "weights are twice as large as they need be",
+        "--dtype auto",
+    ),
+    Costly("disable-cuda-graph", (False,), "every kernel's launch is paid at every token", "leave it out"),
+    Costly(
+        "disable-overlap-schedule",
+        (False,),
+        "the card waits while the CPU plans the next step",
+        "leave it out",
+    ),
+    Costly(
+        "gpu-layers",
+        (),
+        "some layers stay on the CPU",
+        "-ngl 99, and a smaller context or quantisation to make room",
+    ),
+)
+
+
+def costly(e: Evidence) -> Iterator[Finding]:
+    """Each moves work from the card to the CPU or a link, at every token."""
+    if out_of_memory(e) or start_failed(e) or not has_load(e):
+        return
+    on_gpu, layers = e.number("startup:layers_on_gpu"), e.number("startup:layers")
+    for each in COSTLY:
+        given = e.flags.get(each.flag)
+        if (
+            given is None
+            or given.value in each.off
+            or (each.flag == "gpu-layers" and not (on_gpu and layers and on_gpu < layers))
+        ):
+            continue
+        yield Finding(
+            Label.BAD_FLAGS,
+            f"--{each.flag} {given.value}: {each.claim}",
+            (fact(e, each.flag),),
+            Advice(
+                each.change,
+                "several times faster decoding",
+                "memory of the card",
+                "tokens a second of one stream",
+            ),
+            Severity.WARNING,
+            0.7,
+        )
+
+
+def lora_slots(e: Evidence) -> Iterator[Finding]:
+    """A request for an adapter beyond --max-loras (1 by default) is skipped until a slot is free."""
+    load = load_of(e)
+    slots = e.flag("max-loras") or 1.0
+    if (
+        e.is_on("enable-lora")
+        and load.peak_waiting > 0
+        and load.running
+        and load.peak_kv < 0.5
+        and load.running[-1] <= slots * 4
+    ):
+        yield Finding(
+            Label.BAD_FLAGS,
+            f"{load.peak_waiting:.0f} wait and {load.running[-1]:.0f} run with {load.peak_kv:.0%} of KV "
+            f"used: "
+            f"{slots:g} adapter at a time",
+            _of_load(e),
+            Advice(
+                "--max-loras = adapters asked for at the same time",
+                "requests for other adapters run beside each other",
+                "memory for each slot: rank x layers",
+                "vllm:lora_requests_info shows several running adapters",
+            ),
+            Severity.WARNING,
+            0.7,
+            also=(Label.QUEUEING,),
+            rivals=(
+                (
+                    "a grammar that is still compiling, or KV still being fetched: "
+                    "num_requests_waiting_by_reason"
+                ),
+            ),
+            explains=frozenset({Label.QUEUEING, Label.STALL, Label.CPU}),
+        )
+
+
+def _of_load(e: Evidence) -> tuple[Fact, ...]:
+    return tuple(fact(e, name) for name in load_of(e).names.values() if name in e.readings)
+
+
+def speculation(e: Evidence) -> Iterator[Finding]:
+    """Drafting pays while steps are bound by reading weights; rejected drafts cost compute that a batch
+    needs.
+    """
+    drafts = e.number("vllm:spec_decode_num_draft_tokens_total")
+    accepted = e.number("vllm:spec_decode_num_accepted_tokens_total")
+    rate = (
+        accepted / drafts
+        if drafts and accepted is not None
+        else e.number(
+            "log:draft_acceptance",
+            "client:acceptance_rate",
+            "vllm:spec_decode_draft_acceptance_rate",
+            "log:acceptance_rate",
+            "spec:acceptance_rate",
+        )
+    )
+    on = any(name.startswith(("spec", "num-spec")) for name in e.flags) or rate is not None
+    if on and rate is not None and share(rate) < LOW_ACCEPTANCE:
+        yield Finding(
+            Label.BAD_FLAGS,
+            f"Only {share(rate):.0%} of drafted tokens are kept: speculation costs more than it brings",
+            tuple(fact(e, r.name) for r in e.readings.values() if "accept" in r.name)[:3],
+            Advice(
+                "fewer draft tokens, another drafter, or none above the concurrency where it stops paying",
+                "throughput of a full batch",
+                "slower single streams",
+                "tokens a second with and without, at your concurrency",
+            ),
+            Severity.WARNING,
+            0.65,
+        )
+
+
+RULES = (
+    refused,
+    gone_in_this_version,
+    lora_slots,
+    slow_kernels,
+    speculation,
+    costly,
+)

@@ -1,0 +1,153 @@
+"""Engines that stand still and ranks that share unevenly: waits that no budget of the scheduler explains."""
+
+from collections.abc import Iterator
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.load import KV, RUNNING, WAITING, Load, by_part, load_of, share
+from headrace.diagnose.rules.queue import KV_FULL
+from headrace.diagnose.rules.support import (
+    concurrency,
+    fact,
+    load_facts,
+    out_of_memory,
+    said,
+    start_failed,
+)
+
+
+def standing_still(e: Evidence) -> Iterator[Finding]:
+    """Work is there and nothing moves: no admission without running requests, or no token from running
+    ones.
+    """
+    load = load_of(e)
+    died = e.of("engine_dead")
+    ordinary = e.counts.get("stopping", 0) > 0 or out_of_memory(e) or start_failed(e)
+    stuck = (
+        e.of("stalled")
+        if e.counts.get("ready") or e.counts.get("stats") or not e.counts.get("load_began")
+        else ()
+    )
+    frozen = _frozen(e, load)
+    reason = (
+        frozen
+        or (stuck and "a step has not come back for a minute or more")
+        or (died and not ordinary and "the engine's process has ended")
+    )
+    if not reason or start_failed(e):
+        return
+    yield Finding(
+        Label.STALL,
+        f"The engine does not move: {reason}",
+        load_facts(e, load) + tuple(said(event) for event in (*stuck, *died)[:2]),
+        Advice(
+            "restart the engine; keep its log and a py-spy dump of the worker for a report; let the "
+            "liveness probe "
+            "watch vllm:iteration_tokens_total_count, not /health",
+            "requests are served again",
+            "what was running is lost",
+            "iteration_tokens_total_count grows while requests run",
+        ),
+        Severity.CRITICAL,
+        0.8 if frozen or stuck else 0.6,
+        rivals=(
+            (
+                "gauges of a hung engine keep their last value: two scrapes that are the same say nothing "
+                "of load"
+            ),
+        ),
+        explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.CPU, Label.UNDETERMINED}),
+    )
+
+
+def _frozen(e: Evidence, load: Load) -> str:
+    steps = e.series("vllm:iteration_tokens_total_count")
+    if len(steps) > 1 and steps[-1] == steps[0] and load.running and min(load.running) > 0:
+        return "requests run and not one step was made between the scrapes"
+    idle = bool(load.running) and max(load.running) == 0 and load.waiting
+    if idle and min(load.waiting) > 0:
+        return f"{load.waiting[-1]:,.0f} requests wait and none runs"
+    quiet = load.generated[-3:] + load.prompted[-3:]
+    if len(load.generated) >= 3 and load.running and min(load.running[-3:]) > 0 and quiet and max(quiet) == 0:
+        return f"{load.running[-1]:,.0f} requests run and no token was made for three reports or more"
+    if (
+        load.generated
+        and len(load.generated) < 3
+        and max(load.generated + load.prompted) == 0
+        and load.running
+        and load.running[-1] > 0
+    ):
+        return f"{load.running[-1]:,.0f} requests run and no token is made"
+    return ""
+
+
+def longer_than_the_pool(e: Evidence) -> Iterator[Finding]:
+    """Hybrid models: the start-up check counts bounded layers; a full-attention request beyond the pool's
+    tokens is
+    admitted never, and nobody passes the head of the queue.
+    """
+    tokens, longest = (
+        e.number("startup:kv_cache_tokens"),
+        e.number("startup:max_model_len", "startup:concurrency_length"),
+    )
+    times = e.number("startup:max_concurrency_x")
+    longest = longest or e.flag("max-model-len")
+    if tokens and longest and times and times >= 1.0 and tokens < 0.9 * longest:
+        yield Finding(
+            Label.STALL,
+            f"Requests between {tokens:,.0f} and {longest:,.0f} tokens pass the check at the door and "
+            f"never fit the pool",
+            tuple(fact(e, name) for name in ("startup:kv_cache_tokens", "startup:max_concurrency_x")),
+            Advice(
+                f"--max-model-len {int(tokens)}, and a newer version",
+                "too long requests are refused instead of blocking the queue",
+                "none that could have run is lost",
+                "running is above 0 whenever waiting is",
+            ),
+            Severity.WARNING,
+            0.7,
+            also=(Label.KV_CAPACITY,),
+        )
+
+
+def uneven_ranks(e: Evidence) -> Iterator[Finding]:
+    """Each data-parallel rank has its own queue and pool; who balances by count of requests fills some."""
+    running = by_part(e, RUNNING)
+    waiting = by_part(e, WAITING)
+    work = {rank: series[-1] + (waiting.get(rank, (0.0,))[-1]) for rank, series in running.items()}
+    if not work:
+        return
+    most, least = max(work.values()), min(work.values())
+    ranks = e.flag("data-parallel-size") or float(len(work))
+    offered = concurrency(e)
+    fair = offered / ranks if offered else sum(work.values()) / max(len(work), 1)
+    if (most >= 8 and most > 1.6 * max(fair, 1.0)) or (most >= 8 and most > 3 * (least + 1)):
+        kv = [share(s[-1]) for s in by_part(e, KV).values()]
+        full = bool(kv) and max(kv) >= KV_FULL
+        yield Finding(
+            Label.DP_IMBALANCE,
+            f"One rank has {most:,.0f} requests, a fair share is {fair:,.0f}: the others' cards idle",
+            tuple(
+                Fact(f"engine {rank}: {n:,.0f} running and waiting") for rank, n in sorted(work.items())[:8]
+            ),
+            Advice(
+                "a version that balances by KV as well as counts (0.31 on), or a router in front of "
+                "single ranks "
+                "(--data-parallel-external-lb) that knows KV usage; read every engine's metrics, never "
+                "their mean",
+                "the same load over all cards",
+                "prefix hits may fall when requests of one user spread",
+                "running and waiting by engine are alike",
+            ),
+            Severity.WARNING,
+            0.85,
+            also=(Label.KV_CAPACITY,) if full else (),
+            explains=frozenset({Label.KV_CAPACITY, Label.QUEUEING, Label.THRASH, Label.CLIENT}),
+        )
+
+
+RULES = (
+    uneven_ranks,
+    standing_still,
+    longer_than_the_pool,
+)

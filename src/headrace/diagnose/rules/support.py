@@ -1,0 +1,128 @@
+"""What many rules need: facts from readings, and whether the server started at all."""
+
+import re
+
+from headrace.diagnose.evidence import Event, Evidence
+from headrace.diagnose.finding import Fact
+from headrace.diagnose.load import Load
+
+START_FAILURES = (
+    "kv_too_short",
+    "no_blocks",
+    "free_below_budget",
+    "profile_drift",
+    "oom_load",
+    "oom_sampler",
+    "oom_capture",
+    "unknown_flag",
+    "config_error",
+)
+OUT_OF_MEMORY = ("oom", "oom_load", "oom_sampler", "oom_capture")
+_GIB = {"K": 1 / 2**20, "M": 1 / 2**10, "G": 1.0}
+
+
+def fact(e: Evidence, name: str, text: str = "") -> Fact:
+    """A reading or flag as a fact: `text`, or its name and last value."""
+    if not text:
+        reading, flag = e.readings.get(name), e.flags.get(name)
+        value = reading.values[-1] if reading and reading.values else flag.value if flag else "?"
+        text = f"{'--' if flag and not reading else ''}{name} = {number(value)}"
+    return Fact(text, e.where(name))
+
+
+def said(event: Event) -> Fact:
+    """A log line as a fact."""
+    return Fact(event.text.strip()[:200], event.where)
+
+
+def number(value: object) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def gib(text: str) -> float | None:
+    """GiB of "448.00 KiB"; None of anything else."""
+    found = re.fullmatch(r"([\d.]+) ([KMG])iB", text.strip())
+    return float(found[1]) * _GIB[found[2]] if found and found[1].count(".") < 2 else None
+
+
+def start_failed(e: Evidence) -> bool:
+    return any(e.counts.get(kind) for kind in START_FAILURES) or _died_of_memory(e)
+
+
+def _died_of_memory(e: Evidence) -> bool:
+    return bool(e.counts.get("oom")) and not e.counts.get("ready")
+
+
+def out_of_memory(e: Evidence) -> bool:
+    return any(e.counts.get(kind) for kind in OUT_OF_MEMORY)
+
+
+def has_load(e: Evidence) -> bool:
+    """Whether anything was measured of a server at work."""
+    prefixes = ("client:", "vllm:", "sglang:", "headrace:", "log:", "gpu:", "runs:", "sweep:", "promql:")
+    return any(name.startswith(prefixes) for name in e.readings)
+
+
+def told_tokens(text: str) -> list[float]:
+    """Lengths in words a person wrote: "two cold 72k-token prompts" -> 72000."""
+    found = re.findall(
+        r"(?<![\w.])(\d+(?:\.\d+)?)\s?(k?)(?=[\s-]?(?:tokens?|prompts?|prefills?|session|context|cold|input))|(?<![\w.])(\d+(?:\.\d+)?)k\b",
+        text.lower(),
+    )
+    return [float(a) * (1000 if k else 1) if a else float(b) * 1000 for a, k, b in found]
+
+
+_LENGTHS = (
+    "prompt_tokens",
+    "input_tokens",
+    "context_tokens",
+    "long_prompt_tokens",
+    "input_len",
+    "prompt_len",
+)
+
+
+def prompt_tokens(e: Evidence) -> list[float]:
+    """All lengths of prompts that are known, in whatever way."""
+    found = list[float]()
+    for name in _LENGTHS:
+        found += e.series(f"workload:{name}")
+        if text := e.text(f"workload:{name}"):
+            found += [float(n) for n in re.findall(r"\d+(?:\.\d+)?", text.replace(",", "")) if len(n) < 9]
+    for reading in e.under("workload:"):
+        if not reading.numbers:
+            found += told_tokens(reading.text)
+    return found
+
+
+def concurrency(e: Evidence) -> float | None:
+    """How many requests the clients keep open at once."""
+    names = (
+        "client_concurrency",
+        "concurrency",
+        "concurrent",
+        "concurrent_requests",
+        "max_concurrency",
+        "clients",
+    )
+    return next((n for name in names if (n := e.number(f"workload:{name}")) is not None), None)
+
+
+def asks_at_once(e: Evidence) -> bool:
+    """Whether the load generator sends without a limit."""
+    return e.text("workload:request_rate").strip() in {"inf", "infinity"} or "workload:burst" in e.readings
+
+
+def load_facts(e: Evidence, load: Load) -> tuple[Fact, ...]:
+    names = [name for part, name in load.names.items() if name in e.readings and part != "prompted"]
+    engines = [r.name for r in e.under("vllm:num_requests_running{engine=")][:4]
+    return tuple(fact(e, name, span(e, name)) for name in names) + tuple(fact(e, name) for name in engines)
+
+
+def span(e: Evidence, name: str) -> str:
+    values = e.series(name)
+    if len(values) < 2:
+        return f"{name} = {values[-1]:g}" if values else name
+    return f"{name}: {min(values):g} to {max(values):g}, last {values[-1]:g}"

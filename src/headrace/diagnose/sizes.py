@@ -1,0 +1,123 @@
+"""How much weights weigh and how much a card holds, from names, to within a tenth.
+
+    "Qwen2.5-72B-Instruct-AWQ" -> 72e9 parameters of 0.55 bytes
+    "4x H100 80GB"             -> 79 GiB, 3350 GB/s
+
+For verdicts that need no more than "far above" or "far below"; capacity/ does the exact arithmetic.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from headrace.diagnose.evidence import Evidence
+
+GIB = 2**30
+_PARAMETERS = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)\s?b(?![a-z0-9])", re.IGNORECASE)
+_ACTIVE = re.compile(r"\ba(\d+(?:\.\d+)?)b\b", re.IGNORECASE)
+_BYTES = (
+    (re.compile(r"fp4|nvfp4|mxfp4|int4|w4a|awq|gptq|4bit|4-bit|q4|iq4|bnb", re.IGNORECASE), 0.56),
+    (re.compile(r"q5|q6", re.IGNORECASE), 0.75),
+    (re.compile(r"fp8|int8|w8a|8bit|8-bit|q8", re.IGNORECASE), 1.05),
+    (re.compile(r"fp32|float32", re.IGNORECASE), 4.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    name: str
+    memory_gib: float
+    gb_per_s: float
+
+
+@cache
+def _cards() -> Mapping[str, Card]:
+    table = tomllib.loads(files("headrace.diagnose").joinpath("data/cards.toml").read_text("utf-8"))
+    found = {name: Card(name, float(row[0]), float(row[1])) for name, row in table["cards"].items()}
+    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
+
+
+def card_of(text: str) -> Card | None:
+    lower = text.lower().replace("-sxm", " sxm").replace("geforce ", "")
+    return next(
+        (c for name, c in _cards().items() if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", lower)),
+        None,
+    )
+
+
+def cards_of(text: str) -> list[Card]:
+    """Every different card named."""
+    found, lower = list[Card](), text.lower()
+    for name, card in _cards().items():
+        if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", lower):
+            found.append(card)
+            lower = lower.replace(name, " ")
+    return found
+
+
+def model_of(e: Evidence) -> str:
+    """The model's name, from wherever it stands."""
+    for name in ("workload:model", "hardware:model"):
+        if text := e.text(name):
+            return text
+    for flag in ("model", "model-path", "model-tag"):
+        if flag in e.flags:
+            return str(e.flags[flag].value)
+    return ""
+
+
+def parameters_of(name: str) -> float | None:
+    """Of "8x7B" 47e9, of "72B" 72e9; the part of a mixture that is active for a token does not count."""
+    found = _PARAMETERS.findall(_ACTIVE.sub(" ", name.replace("_", "-")))
+    if not found:
+        return None
+    experts, size = max(found, key=lambda pair: float(pair[1]))
+    return float(size) * 1e9 * (int(experts) * 0.84 if experts else 1)
+
+
+def active_parameters_of(name: str) -> float | None:
+    found = _ACTIVE.search(name)
+    return float(found[1]) * 1e9 if found else parameters_of(name)
+
+
+def bytes_per_weight(e: Evidence) -> float:
+    given = e.flags.get("quantization")
+    names = f"{model_of(e)} {given.value if given else ''} {e.text('workload:quantization')} "
+    f"{e.text('workload:dtype')}"
+    return next((size for pattern, size in _BYTES if pattern.search(names)), 2.0)
+
+
+def weights_gib(e: Evidence) -> float | None:
+    """Of all ranks together."""
+    parameters = parameters_of(model_of(e))
+    return parameters * bytes_per_weight(e) / GIB if parameters else None
+
+
+def memory_gib(e: Evidence) -> float | None:
+    """Of one card: as told, or by its name."""
+    for name in ("gpu_total_gib", "gpu_mem_gib", "mem_gib", "gpu_memory_gib", "gpu_mem_gb", "gpu_memory_gb"):
+        if (told := e.number(f"hardware:{name}")) is not None:
+            return told
+    if (mib := e.number("gpu:memory_total_mib")) is not None:
+        return mib / 1024
+    if (gib := e.number("gpu:memory_total_gib")) is not None:
+        return gib
+    card = card_of(hardware_text(e))
+    return card.memory_gib if card else None
+
+
+def hardware_text(e: Evidence) -> str:
+    return " ".join(reading.text for reading in e.under("hardware:"))
+
+
+def tensor_parallel(e: Evidence) -> int:
+    """Cards that share each layer; 1 where nothing says more."""
+    return max(1, int(e.flag("tensor-parallel-size") or 1))
+
+
+def card_count(e: Evidence) -> int:
+    told = e.number("hardware:gpu_count", "hardware:count", "hardware:gpus")
+    return max(1, int(told or tensor_parallel(e)))

@@ -1,0 +1,1 @@
+"""Reads what servers say of themselves in Prometheus's text format."""
