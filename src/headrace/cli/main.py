@@ -10,6 +10,7 @@ import click
 from headrace import __version__
 from headrace.cli.bench import bench
 from headrace.cli.calibrate import calibrate
+from headrace.cli.doctor import doctor, explain
 from headrace.cli.serve import serve
 from headrace.cli.simulate import simulate
 from headrace.cli.tune import tune
@@ -48,11 +49,14 @@ def main() -> None:
       headrace tune                    the main job, on a small built-in model
       headrace serve smollm2           an OpenAI-compatible server, from one file
       headrace bench localhost:8000    how a server behaves under mixed traffic
+      headrace doctor vllm.log         what holds a server up, and what to change
     """
 
 
 main.add_command(bench)
 main.add_command(calibrate)
+main.add_command(doctor)
+main.add_command(explain)
 main.add_command(serve)
 main.add_command(simulate)
 main.add_command(tune)

@@ -13,6 +13,7 @@ from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.load import load_of
 from headrace.diagnose.rules import (
+    bill,
     cache,
     client,
     cpu,
@@ -32,6 +33,7 @@ from headrace.diagnose.rules import (
 Rule = Callable[[Evidence], Iterator[Finding]]
 
 _ROOMS = (
+    bill,
     memory,
     crash,
     settings,

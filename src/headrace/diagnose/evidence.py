@@ -65,7 +65,7 @@ class Flag:
         return float(self.value) if isinstance(self.value, int | float) else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """All that was read. `counts` says how often each kind of event came, also those not kept."""
 

@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from headrace.diagnose.evidence import Evidence
 
@@ -39,10 +40,11 @@ KV = (
 )
 PREEMPTIONS = (
     rf"{_PREFIX}num_preemptions(?:_total)?$",
-    rf"{_PREFIX}.*(?:preempt|retract|evicted_req)(?!.*mode).*$",
+    rf"{_PREFIX}.*(?:preempt|retract|evicted_req)(?!.*(?:mode|count)).*$",
 )
-GENERATED = (rf"{_PREFIX}(?:avg_)?gen(?:eration)?_?(?:throughput|tok).*$",)
-PROMPTED = (rf"{_PREFIX}(?:avg_)?(?:prompt|prefill|input)_?(?:throughput|tok(?:ens)?_(?:per_)?s).*$",)
+_A_SECOND = r"(?:throughput|tok(?:ens?)?_(?:per_)?s)"
+GENERATED = (rf"{_PREFIX}(?:avg_)?gen(?:eration)?_{_A_SECOND}",)
+PROMPTED = (rf"{_PREFIX}(?:avg_)?(?:prompt|prefill|input)_{_A_SECOND}",)
 
 _OF_PART = re.compile(
     r"^(?P<name>.+?)\{(?:engine|pod|replica|instance|rank|dp|dp_rank|node|worker|server|gpu)=(?P<part>[^}]+)\}$"
@@ -70,11 +72,19 @@ class Load:
     def peak_waiting(self) -> float:
         return max(self.waiting, default=0.0)
 
+    def waits_with_room(self, full: float) -> float:
+        """Of the samples in which requests wait, the share in which KV usage is below `full`."""
+        if len(self.kv) != len(self.waiting):
+            return float(self.peak_waiting > 0 and self.peak_kv < full)
+        seen = [kv < full for kv, waiting in zip(self.kv, self.waiting, strict=True) if waiting > 0]
+        return sum(seen) / len(seen) if seen else 0.0
+
     @property
     def peak_running(self) -> float:
         return max(self.running, default=0.0)
 
 
+@lru_cache(maxsize=8)
 def load_of(e: Evidence) -> Load:
     picked = {
         part: _name_of(e, names)

@@ -138,27 +138,26 @@ def _environment(node: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 def _evidence(words: Sequence[str], engine: str, where: str) -> Evidence:
     flags = dict[str, Flag]()
-    model = ""
+    model = after = ""
     waiting = list(words[:_MOST_WORDS])
     while waiting:
         word = waiting.pop(0)
         if not word.startswith("-") or _NUMBER.fullmatch(word):
-            if not model and flags_follow(word):
-                model = word if word != "serve" else ""
+            if not model and (after == "serve" or _is_model(word)):
+                model = word
+            after = word
             continue
         name, equals, text = word.lstrip("-").partition("=")
         taken = not equals and _takes_next(name, waiting)
         name, value = named_flag(name, text if equals else (waiting.pop(0) if taken else None))
         flags[name] = Flag(value, where)
-    readings = {"workload:model": Reading("workload:model", (plain(model),), where)} if "/" in model else {}
+    readings = {"workload:model": Reading("workload:model", (plain(model),), where)} if model else {}
     return Evidence(engine=engine, flags=flags, readings=readings, sources=(where,))
 
 
-def flags_follow(word: str) -> bool:
-    """Whether a bare word may be the model: not a path of a program."""
-    return not word.endswith((".py", "python", "python3", "/vllm", "/sh", "bash")) and not word.startswith(
-        "/bin"
-    )
+def _is_model(word: str) -> bool:
+    """A name of a hub, as `org/name`; no path of a program."""
+    return word.count("/") == 1 and word[0] not in "/." and not word.endswith((".py", ".sh"))
 
 
 def _takes_next(name: str, waiting: Sequence[str]) -> bool:

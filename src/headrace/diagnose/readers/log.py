@@ -111,7 +111,7 @@ class _Reader:
 
     def take(self, line: Line) -> None:
         for pattern in patterns():
-            if not any(word.rstrip("\n") in line.text for word in pattern.any):
+            if not any(word in line.text for word in pattern.any):
                 continue
             if found := pattern.pattern.search(line.text):
                 self._note(pattern, line, {k: v for k, v in found.groupdict().items() if v is not None})

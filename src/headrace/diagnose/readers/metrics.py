@@ -6,21 +6,34 @@ Series of several engines (data-parallel ranks) stand singly, as name{engine=1},
 name: counts are added, shares averaged. Old names of a metric stay as they are: `AnyName` knows them.
 """
 
+import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 
-from headrace.diagnose.evidence import Evidence, Flag, Reading, Value
+from headrace.diagnose.evidence import Evidence, Flag, Reading, Value, merged
 from headrace.diagnose.readers.flags import flag_value
 from headrace.diagnose.readers.text import plain
 from headrace.scrape.exposition import Page, Sample, samples_of
 
-_SPLIT_BY = ("reason", "source", "finished_reason", "le", "sleep_state", "status", "position", "stage")
+_SPLIT_BY = (
+    "cause",
+    "reason",
+    "source",
+    "finished_reason",
+    "le",
+    "sleep_state",
+    "status",
+    "position",
+    "stage",
+)
 """Labels that mean different things, not different parts of one thing."""
 _CONFIG = ("vllm:cache_config_info", "headrace:settings_info")
-_ENGINE_OF = {"vllm:": "vllm", "headrace:": "headrace", "sglang:": "sglang", "llamacpp:": "llama.cpp"}
+_ENGINE_OF = {"headrace:": "headrace", "vllm:": "vllm", "sglang:": "sglang", "llamacpp:": "llama.cpp"}
 _MOST_ENGINES = 512
 
 
@@ -35,12 +48,12 @@ def _table() -> Mapping[str, list[Mapping[str, str]]]:
     return tomllib.loads(files("headrace.diagnose").joinpath("data/metrics.toml").read_text("utf-8"))
 
 
+_LINE_OF_A_PAGE = re.compile(rf"(?m)^(?:# (?:HELP|TYPE) \w|(?:{'|'.join(_ENGINE_OF)})\w+(?:\{{| [\d.]))")
+
+
 def is_page(head: str) -> bool:
     """Whether a text begins like a /metrics page."""
-    return any(
-        line.startswith(("# HELP ", "# TYPE ", *_ENGINE_OF)) and " " in line
-        for line in head.splitlines()[:200]
-    )
+    return _LINE_OF_A_PAGE.search(head) is not None
 
 
 def read_page(lines: Iterable[str], where: str) -> Evidence:
@@ -58,11 +71,9 @@ def read_page(lines: Iterable[str], where: str) -> Evidence:
 
 
 def _engine(page: Page) -> str:
-    for sample in page.samples:
-        for prefix, engine in _ENGINE_OF.items():
-            if sample.name.startswith(prefix):
-                return engine
-    return ""
+    """Ours exports vLLM's names beside its own, so its own are looked for first."""
+    names = {sample.name.partition(":")[0] + ":" for sample in page.samples}
+    return next((engine for prefix, engine in _ENGINE_OF.items() if prefix in names), "")
 
 
 def _version(page: Page) -> str:
@@ -99,17 +110,21 @@ def _full_name(sample: Sample) -> str:
     return f"{sample.name}{{{','.join(parts)}}}" if parts else sample.name
 
 
+_BUDGETS = ("headrace:max_num_batched_tokens", "headrace:max_num_seqs")
+
+
 def _config(page: Page, where: str) -> Iterable[tuple[str, Flag]]:
     """The labels of cache_config_info: what the server runs with, whoever set it."""
     for sample in page.samples:
+        if sample.name in _BUDGETS:
+            yield (
+                sample.name.partition(":")[2].replace("_", "-"),
+                Flag(sample.value, f"{where} {sample.name}"),
+            )
         if sample.name in _CONFIG:
             for key, text in sample.labels.items():
                 if not key.startswith("_") and key not in {"engine", "model_name"}:
-                    yield key.replace("_", "-"), Flag(_number(text), f"{where} {sample.name}")
-
-
-def _number(text: str) -> Value | bool:
-    return flag_value(text)
+                    yield key.replace("_", "-"), Flag(flag_value(text), f"{where} {sample.name}")
 
 
 def _notes(page: Page, where: str) -> Iterable[str]:
@@ -119,3 +134,23 @@ def _notes(page: Page, where: str) -> Iterable[str]:
         yield f"{where}: {page.malformed} lines are no samples and were skipped (is the page cut off?)"
     if page.left_out:
         yield f"{where}: {page.left_out} samples beyond {len(page.samples)} were left out"
+
+
+_COUNTED = {
+    "vllm:generation_tokens_total": "server:generation_tok_s",
+    "vllm:prompt_tokens_by_source_total{source=local_compute}": "server:prompt_tok_s",
+    "vllm:prompt_tokens_total": "server:prompt_tok_s",
+}
+
+
+def joined(pages: Sequence[tuple[float, Evidence]]) -> Evidence:
+    """Pages with their times as one: series, and the tokens a second between each two of them."""
+    together = merged(page for _, page in pages)
+    rates = dict[str, Reading]()
+    for counter, name in _COUNTED.items():
+        counts = [(at, value) for at, page in pages if (value := page.number(counter)) is not None]
+        steps = [(b - a, at - before) for (before, a), (at, b) in pairwise(counts) if at > before]
+        if steps and name not in rates:
+            values = tuple[Value, ...](max(0.0, grown) / passed for grown, passed in steps)
+            rates[name] = Reading(name, values, f"{together.where(counter)} {counter}, over time")
+    return replace(together, readings={**together.readings, **rates}, sources=together.sources[:1])

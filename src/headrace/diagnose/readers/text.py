@@ -60,7 +60,7 @@ class Source:
     def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
         try:
             with self._open() as file:
-                while chunk := file.read(size):
+                while chunk := file.read1(size):
                     yield chunk
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.cut = True

@@ -129,9 +129,7 @@ def prompts_faster_than_prefill(e: Evidence) -> Iterator[Finding]:
     """
     load = load_of(e)
     cap = e.flag("max-num-seqs")
-    tokens_bind = (
-        load.peak_waiting > 0 and load.peak_kv < KV_FULL and not (cap and load.peak_running >= 0.98 * cap)
-    )
+    tokens_bind = load.waits_with_room(KV_FULL) > 0.5 and not (cap and load.peak_running >= 0.98 * cap)
     known = load.prompted and max(load.prompted) > 0 and sum(load.prompted) > 5 * sum(load.generated)
     if e.engine == "sglang" or start_failed(e) or not tokens_bind or not known or not load.peak_running:
         return

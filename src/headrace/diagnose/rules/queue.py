@@ -53,6 +53,8 @@ def thrash(e: Evidence) -> Iterator[Finding]:
         rivals=("a few preemptions an hour cost nothing: compare with requests in the same time",),
         explains=frozenset(
             {Label.KV_CAPACITY, Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED, Label.STALL}
+            if lost or retracted
+            else {Label.KV_CAPACITY}
         ),
     )
 

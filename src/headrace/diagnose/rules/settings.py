@@ -9,7 +9,7 @@ from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import quantities
-from headrace.diagnose.rules.support import fact, has_load, out_of_memory, said, start_failed
+from headrace.diagnose.rules.support import fact, has_load, on_cpu, out_of_memory, said, start_failed
 
 LOW_ACCEPTANCE = 0.4
 
@@ -60,7 +60,7 @@ def gone_in_this_version(e: Evidence) -> Iterator[Finding]:
 
 def slow_kernels(e: Evidence) -> Iterator[Finding]:
     """--quantization awq forbids the marlin kernel; eager mode pays every kernel's launch at each token."""
-    if out_of_memory(e) or start_failed(e) or not is_speed_asked(e):
+    if out_of_memory(e) or start_failed(e) or on_cpu(e) or not is_speed_asked(e):
         return
     awq = "quantization" in e.flags and str(e.flags["quantization"].value).lower() in {"awq", "gptq"}
     eager = e.is_on("enforce-eager")
@@ -137,7 +137,7 @@ COSTLY = (
 
 def costly(e: Evidence) -> Iterator[Finding]:
     """Each moves work from the card to the CPU or a link, at every token."""
-    if out_of_memory(e) or start_failed(e) or not has_load(e):
+    if out_of_memory(e) or start_failed(e) or on_cpu(e) or not has_load(e):
         return
     on_gpu, layers = e.number("startup:layers_on_gpu"), e.number("startup:layers")
     for each in COSTLY:

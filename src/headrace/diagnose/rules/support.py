@@ -59,6 +59,12 @@ def out_of_memory(e: Evidence) -> bool:
     return any(e.counts.get(kind) for kind in OUT_OF_MEMORY)
 
 
+def on_cpu(e: Evidence) -> bool:
+    """Whether the engine computes on the CPU, where eager mode and float32 are how it is done."""
+    told = " ".join(e.text(f"hardware:{name}") for name in ("gpu", "accelerator", "device")).lower()
+    return any(event.fields.get("device") == "CPU" for event in e.of("kv_size")) or told.strip() == "cpu"
+
+
 def has_load(e: Evidence) -> bool:
     """Whether anything was measured of a server at work."""
     prefixes = ("client:", "vllm:", "sglang:", "headrace:", "log:", "gpu:", "runs:", "sweep:", "promql:")

@@ -1,0 +1,224 @@
+"""`headrace doctor`: what holds a server up, and what to change; `headrace explain`: what a word means."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import click
+from rich.console import Console
+
+from headrace.cli.quantity import Duration
+from headrace.cli.sampling import Sampler, from_prometheus
+from headrace.core.errors import BadInput
+from headrace.diagnose.doctor import Diagnosis, diagnose
+from headrace.diagnose.evidence import Evidence, merged
+from headrace.diagnose.finding import Finding, Severity
+from headrace.diagnose.readers.files import is_measurement, read_file
+from headrace.diagnose.readers.flags import read_command, read_commands, serving_engine
+from headrace.diagnose.readers.results import from_measurement
+from headrace.diagnose.terms import explained
+from headrace.measure import record
+from headrace.report.diagnosis import (
+    diagnosis_json,
+    explained_json,
+    print_diagnosis,
+    print_explained,
+    print_terms,
+)
+
+EXIT_BY_SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.CRITICAL: 3}
+"""2 is the house's for input that cannot be read."""
+MOST_STDIN = 64 << 20
+
+
+class Options(TypedDict):
+    """What the command line says beside the inputs."""
+
+    window: float
+    prometheus: str | None
+    since: float
+    api_key: str | None
+    details: bool
+    watch: bool
+    as_json: bool
+
+
+@click.command(no_args_is_help=True, short_help="What holds a server up, and what to change.")
+@click.argument("inputs", nargs=-1, metavar="[URL|FILE|'COMMAND'|-]...")
+@click.option(
+    "--for",
+    "window",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    help="How long to look at a live server.",
+)
+@click.option("--prometheus", metavar="URL", help="Read a Prometheus server instead of a live one.")
+@click.option(
+    "--since", type=Duration(), default="6h", show_default=True, help="How far back, with --prometheus."
+)
+@click.option("--api-key", envvar="HEADRACE_API_KEY", show_envvar=True, help="Sent as bearer token.")
+@click.option(
+    "--details", is_flag=True, help="Numbers and their places, prices, how to verify, other causes."
+)
+@click.option("--watch", is_flag=True, help="Follow a live server: say what comes and goes, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object (with --watch one a line).")
+def doctor(inputs: tuple[str, ...], **options: Unpack[Options]) -> None:
+    """Find the bottleneck, from whatever there is: a live server, its log, its metrics, its flags.
+
+    Inputs are told apart by what is in them, and may be given together: an address, a log of vLLM,
+    SGLang or llama.cpp (any size, .gz too), one or more /metrics pages in order of time, a manifest or
+    `ps` output, a command in quotes, a record of `headrace bench`, a result of `vllm bench serve`.
+
+    Exit code: 0 nothing that needs a change, 1 warnings, 3 critical, 2 the input cannot be read.
+
+    \b
+    Examples:
+      headrace doctor localhost:8000
+      headrace doctor vllm.log --details
+      headrace doctor before.txt after.txt 'vllm serve M --max-num-seqs 64'
+      ps -ef | headrace doctor - server.log.gz --json
+      headrace doctor --prometheus http://prometheus:9090 --since 6h
+    """
+    if not inputs and options["prometheus"] is None:
+        raise BadInput("nothing to look at", "give an address, a file, or --prometheus URL")
+    if options["watch"]:
+        _watch(inputs, options)
+        return
+    diagnosis = diagnose(_read(inputs, options))
+    _show(diagnosis, options)
+    raise SystemExit(EXIT_BY_SEVERITY[diagnosis.severity])
+
+
+def _show(diagnosis: Diagnosis, options: Options) -> None:
+    if options["as_json"]:
+        click.echo(json.dumps(diagnosis_json(diagnosis)))
+    else:
+        print_diagnosis(diagnosis, Console(highlight=False), details=options["details"])
+
+
+def _read(inputs: Iterable[str], options: Options) -> Evidence:
+    # What is known beforehand comes first, what was seen last: it holds where they disagree.
+    parts = sorted((_read_one(text, options) for text in inputs), key=lambda e: bool(e.readings))
+    if options["prometheus"] is not None:
+        parts.append(from_prometheus(options["prometheus"], options["since"], options["api_key"]))
+    return merged(parts)
+
+
+def _read_one(text: str, options: Options) -> Evidence:
+    if text == "-":
+        return _from_stdin()
+    path = Path(text)
+    if _is_file(path):
+        if is_measurement(path):
+            return from_measurement(record.read(path), path.name)
+        return read_file(path)
+    if " " in text.strip():
+        return _from_command(text)
+    if _is_address(text):
+        return _sampled(text, options)
+    raise BadInput(f"{text} is no file, and no address", "http://HOST:PORT, or a whole command in quotes")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long for the system is no file
+        return False
+
+
+def _is_address(text: str) -> bool:
+    return (
+        "://" in text or ":" in text or (text.replace(".", "").replace("-", "").isalnum() and "." not in text)
+    )
+
+
+def _from_command(text: str) -> Evidence:
+    if not serving_engine(text):
+        raise BadInput(
+            f"{text[:60]!r} starts no server we know", "vllm serve …, python -m sglang.launch_server …"
+        )
+    return read_command(text, "command")
+
+
+def _from_stdin() -> Evidence:
+    text = sys.stdin.buffer.read(MOST_STDIN).decode("utf-8", "replace")
+    if not serving_engine(text):
+        raise BadInput(
+            "standard input starts no server we know", "it takes flags or `ps` output; give logs as files"
+        )
+    return read_commands(text, "stdin")
+
+
+def _sampled(url: str, options: Options) -> Evidence:
+    sampler = Sampler(url, options["window"], options["api_key"])
+    console = Console(stderr=True)
+    with console.status(f"looking at {sampler.url}") as status:
+        sampler.watch(
+            options["window"], lambda left: status.update(f"looking at {sampler.url}, {left:.0f} s more")
+        )
+    return sampler.evidence()
+
+
+def _watch(inputs: tuple[str, ...], options: Options) -> None:
+    """A line for each finding that comes or goes. Ends by Ctrl-C, which is exit code 130."""
+    addresses = [text for text in inputs if not _is_file(Path(text)) and " " not in text and text != "-"]
+    if len(addresses) != 1:
+        raise BadInput(
+            f"--watch follows one live server, not {len(addresses)}", "headrace doctor URL --watch"
+        )
+    known = merged(_read_one(text, options) for text in inputs if text not in addresses)
+    sampler = Sampler(addresses[0], options["window"], options["api_key"])
+    before = dict[str, Finding]()
+    while True:
+        sampler.sample()
+        diagnosis = diagnose(known | sampler.evidence())
+        now = {f"{finding.label} {finding.rule}": finding for finding in diagnosis.findings}
+        _tell_changes(before, now, diagnosis, options)
+        before = now
+        time.sleep(sampler.every_s)
+
+
+def _tell_changes(
+    before: dict[str, Finding], now: dict[str, Finding], diagnosis: Diagnosis, options: Options
+) -> None:
+    if options["as_json"]:
+        if before.keys() != now.keys():
+            click.echo(json.dumps(diagnosis_json(diagnosis)))
+        return
+    at = time.strftime("%H:%M:%S")
+    for name, finding in now.items():
+        if name not in before:
+            click.echo(f"{at}  + {finding.severity.name.lower()}  {finding.label}: {finding.claim}")
+            click.echo(f"             do: {finding.advice.change}")
+    for name, finding in before.items():
+        if name not in now:
+            click.echo(f"{at}  - {finding.label}: no longer so")
+
+
+@click.command(short_help="What a flag, a metric or a claim means.")
+@click.argument("term", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def explain(term: tuple[str, ...], as_json: bool) -> None:
+    """Say what TERM is, which budget it is of, what raising and lowering it do, and in which versions.
+
+    A claim that circulates and is wrong is answered with what is true. Without TERM: what there is.
+
+    \b
+    Examples:
+      headrace explain max_num_batched_tokens
+      headrace explain --json -- --swap-space
+      headrace explain does the KV cache fragment
+    """
+    console = Console(highlight=False)
+    if not term:
+        print_terms(console)
+        return
+    found = explained(" ".join(term))
+    if as_json:
+        click.echo(json.dumps(explained_json(found)))
+    else:
+        print_explained(found, console)

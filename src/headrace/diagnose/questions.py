@@ -1,0 +1,176 @@
+"""The five questions that people ask, each answered from the findings and the load, or not.
+
+1 computation or memory traffic?   2 GPU or CPU?   3 steady or peak?   4 settings or workload?
+5 what to do: for faster, for steadier
+"""
+
+from dataclasses import dataclass
+
+from headrace.diagnose.doctor import Diagnosis
+from headrace.diagnose.finding import Fact, Finding, Label
+from headrace.diagnose.load import increase, load_of
+from headrace.diagnose.rules.support import fact
+
+CANNOT_TELL = "cannot tell from this"
+STEADY, NEVER = 0.7, 0.0
+"""Share of the time in which requests wait: from the first on it is no peak any more."""
+FEW_SAMPLES = 5
+PROMPT_HEAVY = 4.0
+"""So many prompt tokens for one generated, and steps are full of prefill: arithmetic."""
+COMPUTE_RIDGE, TRAFFIC_RIDGE = 300.0, 100.0
+"""Operations a byte: cards are built for 150 to 300; clearly above arithmetic binds, clearly below
+traffic."""
+
+_OUTSIDE = frozenset({Label.CLIENT, Label.MEASUREMENT, Label.EXPECTED})
+_SETTINGS = frozenset(
+    {
+        Label.BAD_FLAGS,
+        Label.THRASH,
+        Label.OOM_KV,
+        Label.OOM_PEAK,
+        Label.NEIGHBOUR,
+        Label.INTERCONNECT,
+        Label.COLD_START,
+        Label.QUEUEING,
+        Label.KV_CAPACITY,
+    }
+)
+_WORKLOAD = frozenset(
+    {Label.SHIFT, Label.COMPUTE, Label.PREFIX_MISS, Label.MEMORY_BANDWIDTH, Label.OOM_WEIGHTS}
+)
+_FASTER = frozenset(
+    {
+        Label.COMPUTE,
+        Label.MEMORY_BANDWIDTH,
+        Label.CPU,
+        Label.BAD_FLAGS,
+        Label.KV_CAPACITY,
+        Label.INTERCONNECT,
+        Label.PREFIX_MISS,
+        Label.THRASH,
+        Label.DP_IMBALANCE,
+    }
+)
+_STEADIER = frozenset(
+    {
+        Label.QUEUEING,
+        Label.THRASH,
+        Label.COLD_START,
+        Label.OOM_PEAK,
+        Label.STALL,
+        Label.SHIFT,
+        Label.HOST_MEMORY,
+        Label.CLIENT,
+        Label.DP_IMBALANCE,
+        Label.KV_CAPACITY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    question: str
+    answer: str
+    facts: tuple[Fact, ...] = ()
+
+
+def answers(diagnosis: Diagnosis) -> tuple[Answer, ...]:
+    return (
+        _arithmetic_or_traffic(diagnosis),
+        _card_or_cpu(diagnosis),
+        _steady_or_peak(diagnosis),
+        _settings_or_workload(diagnosis),
+        _what_to_do("For faster?", diagnosis, _FASTER),
+        _what_to_do("For steadier?", diagnosis, _STEADIER),
+    )
+
+
+def _first(diagnosis: Diagnosis, *labels: Label) -> Finding | None:
+    return next(
+        (f for f in diagnosis.findings if f.label in labels or not set(labels).isdisjoint(f.also)), None
+    )
+
+
+def _unknown(question: str, collect: str) -> Answer:
+    return Answer(question, f"{CANNOT_TELL}; collect {collect}")
+
+
+def _arithmetic_or_traffic(diagnosis: Diagnosis) -> Answer:
+    question, e = "Computation or memory traffic?", diagnosis.evidence
+    if found := _first(diagnosis, Label.COMPUTE):
+        return Answer(question, "computation", found.facts[:2])
+    if found := _first(diagnosis, Label.MEMORY_BANDWIDTH):
+        return Answer(question, "memory traffic", found.facts[:2])
+    flops, read = (increase(e, f"vllm:estimated_{n}_per_gpu_total") for n in ("flops", "read_bytes"))
+    if flops and read:
+        per_byte = flops / read
+        side = (
+            "computation"
+            if per_byte > COMPUTE_RIDGE
+            else "memory traffic"
+            if per_byte < TRAFFIC_RIDGE
+            else "both"
+        )
+        return Answer(question, side, (Fact(f"{per_byte:.0f} operations for each byte read"),))
+    load = load_of(e)
+    prompts, made = sum(load.prompted), sum(load.generated)
+    if prompts + made > 0:
+        facts = tuple(fact(e, load.names[part]) for part in ("prompted", "generated") if load.names[part])
+        if prompts > PROMPT_HEAVY * made:
+            return Answer(
+                question, f"computation: {prompts / max(made, 1e-9):.0f} prompt tokens for each made", facts
+            )
+        if prompts < made:
+            return Answer(
+                question, "memory traffic: steps that mostly decode read all weights for few tokens", facts
+            )
+    return _unknown(question, "DCGM's tensor and DRAM activity, or a server with --enable-mfu-metrics")
+
+
+def _card_or_cpu(diagnosis: Diagnosis) -> Answer:
+    question = "GPU or CPU?"
+    if found := _first(diagnosis, Label.CPU):
+        return Answer(question, "the CPU", found.facts[:2])
+    if found := _first(diagnosis, Label.COMPUTE, Label.MEMORY_BANDWIDTH, Label.THRASH, Label.KV_CAPACITY):
+        return Answer(question, "the GPU", found.facts[:2])
+    return _unknown(question, "CPU use by process, GPU use, and TTFT beside queue and prefill time")
+
+
+def _steady_or_peak(diagnosis: Diagnosis) -> Answer:
+    question, e = "Steady or peak?", diagnosis.evidence
+    load = load_of(e)
+    if len(load.waiting) < FEW_SAMPLES:
+        return _unknown(
+            question, "a series: headrace doctor URL --for 5m, a log, or --prometheus URL --since 6h"
+        )
+    waits = sum(value > 0 for value in load.waiting) / len(load.waiting)
+    facts = (
+        Fact(f"requests wait in {waits:.0%} of {len(load.waiting)} samples", e.where(load.names["waiting"])),
+    )
+    if waits == NEVER:
+        return Answer(question, "no waits at any time seen", facts)
+    return Answer(question, "steady: too little of it always" if waits >= STEADY else "peaks", facts)
+
+
+def _settings_or_workload(diagnosis: Diagnosis) -> Answer:
+    question = "Settings or workload?"
+    found = next((f for f in diagnosis.findings if f.label is not Label.UNDETERMINED), None)
+    if found is None:
+        return _unknown(question, "the server's flags, and lengths and rates of its requests")
+    side = (
+        "neither: it is outside the server"
+        if found.label in _OUTSIDE
+        else "settings"
+        if found.label in _SETTINGS
+        else "workload"
+        if found.label in _WORKLOAD
+        else "neither: the server or its machine"
+    )
+    return Answer(question, f"{side} ({found.label})", found.facts[:1])
+
+
+def _what_to_do(question: str, diagnosis: Diagnosis, labels: frozenset[Label]) -> Answer:
+    found = _first(diagnosis, *labels)
+    if found is None:
+        return Answer(question, "nothing here calls for a change")
+    return Answer(question, found.advice.change, found.facts[:1])

@@ -1,0 +1,82 @@
+"""Where the server itself says that time to first token goes: the bill, by budget.
+
+From a measurement of ours (`client:bill_…`) or from /metrics (`headrace:ttft_seconds`). Only our engine
+keeps one.
+"""
+
+from collections.abc import Iterator
+
+from headrace.core.bill import Cause
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.load import increase
+
+WORTH_NAMING = 0.35
+"""Share of the TTFT."""
+LEAST_TTFT_S = 0.2
+
+_MEANS = {
+    Cause.FRONT_END: (Label.CPU, "cores for the front end; shorter prompts"),
+    Cause.TOKENS: (Label.QUEUEING, "--max-num-batched-tokens higher, or --scheduling-policy shortest or slo"),
+    Cause.SLOTS: (Label.QUEUEING, "--max-num-seqs higher, as far as KV allows"),
+    Cause.KV: (Label.KV_CAPACITY, "--kv-cache-memory-bytes higher, or --kv-cache-dtype u8"),
+    Cause.LONG_PREFILL_CAP: (
+        Label.QUEUEING,
+        "--long-prefill-token-threshold higher: the cap itself is what waits",
+    ),
+    Cause.RECOMPUTE: (Label.THRASH, "more KV, or --max-num-seqs lower: nothing is computed twice"),
+    Cause.SHARED_STEPS: (
+        Label.QUEUEING,
+        "--long-prefill-token-threshold, or --scheduling-policy shortest or slo",
+    ),
+    Cause.STEP_IN_FLIGHT: (Label.QUEUEING, "--max-num-batched-tokens lower: shorter steps end sooner"),
+    Cause.OWN_PREFILL: (Label.COMPUTE, "prefix caching, shorter prompts, a faster machine; no setting helps"),
+}
+
+
+def largest_part(e: Evidence) -> Iterator[Finding]:
+    """Parts are whole and add up to the TTFT, so the largest share is the budget to change."""
+    parts = {cause: seconds for cause in Cause if (seconds := _part(e, cause)) is not None}
+    whole = sum(parts.values())
+    mean_s = whole / (_count(e) or 1.0)
+    if whole <= 0 or mean_s < LEAST_TTFT_S:
+        return
+    cause, seconds = max(parts.items(), key=lambda item: item[1])
+    if seconds < WORTH_NAMING * whole:
+        return
+    label, change = _MEANS[cause]
+    ranked = sorted(parts.items(), key=lambda item: -item[1])[:4]
+    yield Finding(
+        label,
+        f"{seconds / whole:.0%} of a mean TTFT of {mean_s:.2f} s is {cause.replace('_', ' ')}, says the "
+        f"server's bill",
+        tuple(Fact(f"{name}: {part / whole:.0%}", _name(e, name)) for name, part in ranked),
+        Advice(
+            change,
+            f"up to {seconds / whole:.0%} of TTFT",
+            "headrace simulate shows both sides",
+            "the bill again",
+        ),
+        Severity.NOTE if cause is Cause.OWN_PREFILL else Severity.WARNING,
+        0.9,
+        explains=frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE, Label.CPU} - {label}),
+    )
+
+
+def _name(e: Evidence, cause: Cause) -> str:
+    names = (f"headrace:ttft_seconds_total{{cause={cause.value}}}", f"client:bill_{cause.value}_s")
+    return next((name for name in names if name in e.readings), "")
+
+
+def _part(e: Evidence, cause: Cause) -> float | None:
+    name = _name(e, cause)
+    return increase(e, name) if name else None
+
+
+def _count(e: Evidence) -> float | None:
+    if any(name.startswith("client:bill_") for name in e.readings):
+        return 1.0
+    return increase(e, "vllm:time_to_first_token_seconds_count")
+
+
+RULES = (largest_part,)

@@ -1,0 +1,121 @@
+"""Whatever is in a file: a diagnosis or `BadInput`, and nothing that a terminal would obey."""
+
+import io
+import json
+import tempfile
+from pathlib import Path
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from headrace.core.errors import BadInput
+from headrace.diagnose.doctor import diagnose
+from headrace.diagnose.readers.files import read_file
+from headrace.diagnose.readers.incident import read_incident
+from headrace.diagnose.readers.log import patterns
+from headrace.report.diagnosis import diagnosis_json, print_diagnosis
+from tests.diagnose.samples import stats
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+WORDS = sorted({word for pattern in patterns() for word in pattern.any})
+NAMES = st.sampled_from(
+    [
+        "vllm:num_requests_running",
+        "vllm:kv_cache_usage_perc",
+        "client:ttft_p99_ms",
+        "client:ttft_p99_ms_direct",
+        "sweep:concurrency",
+        "sweep:output_tok_s",
+        "startup:kv_cache_tokens",
+        "gpu:util_perc",
+        "host:cpu_perc",
+        "host:rss_gib",
+        "promql:p99",
+        "vllm:num_requests_running{engine=0}",
+        "vllm:num_requests_running{engine=1}",
+        "client:decode_tok_s_tp1",
+        "client:decode_tok_s_tp2",
+        "client:first_request_s",
+        "client:later_request_s",
+    ]
+)
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.lists(st.floats(), max_size=4),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
+
+
+def shown(data: bytes) -> str:
+    """Everything that is printed of a file, or nothing if it is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        (path := Path(folder) / "server.log").write_bytes(data)
+        try:
+            diagnosis = diagnose(read_file(path))
+        except BadInput as error:
+            return str(error)
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    print_diagnosis(diagnosis, console, details=True)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue() + json.dumps(diagnosis_json(diagnosis), ensure_ascii=False)
+
+
+@given(st.binary(max_size=400))
+@example(b"\x1f\x8b")
+@example(b"\x1f\x8b\x08\x00" + b"\xff" * 40)
+def test_any_bytes(data: bytes) -> None:
+    shown(data)
+
+
+@given(st.lists(st.tuples(st.sampled_from(WORDS), st.text(max_size=30)), max_size=8))
+def test_lines_that_look_like_a_server_s(lines: list[tuple[str, str]]) -> None:
+    shown("\n".join(f"INFO {text}{word}{text}" for word, text in lines).encode("utf-8", "surrogatepass"))
+
+
+@given(
+    st.dictionaries(NAMES, VALUES),
+    st.dictionaries(
+        st.sampled_from(["max-num-seqs", "tensor-parallel-size", "max-num-batched-tokens", "quantization"]),
+        VALUES,
+    ),
+    st.dictionaries(
+        st.sampled_from(["prompt_tokens", "model", "seed", "client_concurrency", "phase", "gpu"]), VALUES
+    ),
+)
+def test_any_incident_is_judged(
+    metrics: dict[str, object], flags: dict[str, object], told: dict[str, object]
+) -> None:
+    e = read_incident({"metrics": metrics, "flags": flags, "workload": told, "hardware": told}, "x")
+
+    diagnosis = diagnose(e)
+
+    json.dumps(diagnosis_json(diagnosis))
+
+
+@given(
+    st.recursive(
+        VALUES,
+        lambda inner: st.dictionaries(st.sampled_from(["flags", "metrics", "log", "a"]), inner),
+        max_leaves=8,
+    )
+)
+def test_any_json_is_judged_or_refused(value: object) -> None:
+    shown(json.dumps(value).encode())
+
+
+def test_no_escape_reaches_the_terminal() -> None:
+    lines = [
+        f"INFO {ESCAPE} torch.OutOfMemoryError: CUDA out of memory. {ESCAPE}",
+        f"vllm: error: unrecognized arguments: --{ESCAPE}x[bold red]",
+        f"{ESCAPE}{stats(1, 3, 4, 99.0)}{ESCAPE}",
+    ]
+
+    text = shown("\n".join(lines).encode())
+
+    assert not {c for c in text if (ord(c) < 32 and c != "\n") or 0x7F <= ord(c) < 0xA0 or c == "\u202e"}
+    assert "[bold red]" in text, "words in brackets are words, not markup"

@@ -1,0 +1,197 @@
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import BadInput
+from headrace.diagnose.readers.files import read_file
+from headrace.diagnose.readers.flags import read_command, read_commands, read_manifest
+from headrace.diagnose.readers.log import FIRST, LAST, MOST_VALUES
+from headrace.diagnose.readers.metrics import joined, read_page
+from headrace.diagnose.readers.prometheus import read_range
+from tests.diagnose.samples import of_log, stats
+
+SHARED = Path(os.environ.get("HEADRACE_SHARED", "/nowhere")) / "vllm_samples"
+V0 = (
+    "INFO 12-20 20:25:46 metrics.py:455] Avg prompt throughput: 0.0 tokens/s, Avg generation "
+    "throughput: 9.1 tokens/s, "
+    "Running: 1 reqs, Swapped: 0 reqs, Pending: 3 reqs, GPU KV cache usage: 3.1%, CPU KV cache usage: 0.0%."
+)
+PAGE = (
+    'vllm:num_requests_running{{engine="0"}} {running}\nvllm:generation_tokens_total{{engine="0"}} {made}\n'
+)
+
+
+def test_the_periodic_line_of_both_engines_is_a_series(tmp_path: Path) -> None:
+    v1 = of_log(tmp_path, stats(1, 3, 0, 10.0), "noise", stats(2, 5, 7, 97.8))
+    v0 = of_log(tmp_path, V0)
+
+    assert v1.series("log:running") == (3, 5)
+    assert v1.series("log:kv_usage") == pytest.approx((0.1, 0.978))
+    assert v1.where("log:waiting") == "server.log:3"
+    assert (v0.number("log:waiting"), v0.number("log:kv_usage")) == (3, pytest.approx(0.031))
+
+
+def test_engines_of_one_log_stand_apart(tmp_path: Path) -> None:
+    e = of_log(tmp_path, stats(1, 3, 0, 10.0), stats(1, 30, 9, 99.0, engine=1))
+
+    assert e.series("log:running{engine=000}") == (3,)
+    assert e.series("log:running{engine=001}") == (30,)
+
+
+def test_flags_and_version_come_from_the_log(tmp_path: Path) -> None:
+    e = of_log(
+        tmp_path,
+        "(APIServer pid=1) INFO 11-29 17:59:29 [x.py:1] non-default args: {'max_model_len': 4096, "
+        "'enforce_eager': True}",
+        "(EngineCore pid=1) INFO 11-29 17:59:45 [core.py:133] Initializing a V1 LLM engine (v0.32.0) "
+        "with config: model='m'",
+    )
+
+    assert (e.version, e.release) == ("0.32.0", (0, 32, 0))
+    assert e.flag("max-model-len") == 4096
+    assert e.is_on("enforce-eager")
+
+
+def test_colours_of_a_terminal_do_not_hide_a_line(tmp_path: Path) -> None:
+    e = of_log(tmp_path, f"\x1b[1;36m(EngineCore pid=1)\x1b[0;0m {stats(1, 3, 4, 10.0)}")
+
+    assert e.number("log:waiting") == 4
+
+
+def test_what_comes_often_is_counted_and_kept_in_part(tmp_path: Path) -> None:
+    e = of_log(
+        tmp_path, *["torch.OutOfMemoryError: CUDA out of memory."] * 100, *[stats(1, 1, 0, 1.0)] * 9000
+    )
+
+    assert e.counts["oom"] == 100
+    assert len(e.of("oom")) == FIRST + LAST
+    assert e.of("oom")[-1].where == "server.log:100"
+    assert 0 < len(e.series("log:running")) <= MOST_VALUES
+
+
+def test_a_cut_gzip_gives_what_came_before(tmp_path: Path) -> None:
+    noise = "".join(f"INFO 11-29 18:00:00 [x.py:1] {os.urandom(30).hex()}\n" for _ in range(2000))
+    packed = gzip.compress((stats(1, 3, 4, 10.0) + "\n" + noise).encode())
+    (path := tmp_path / "server.log.gz").write_bytes(packed[: len(packed) // 2])
+
+    e = read_file(path)
+
+    assert e.number("log:waiting") == 4
+    assert "gzip" in e.notes[0]
+
+
+def test_a_line_without_end_is_cut_and_the_next_is_read(tmp_path: Path) -> None:
+    (path := tmp_path / "server.log").write_bytes(
+        b"INFO x\n" + b"a" * (3 << 20) + b"\n" + stats(1, 3, 4, 1.0).encode()
+    )
+
+    e = read_file(path)
+
+    assert e.number("log:waiting") == 4
+    assert e.where("log:waiting") == "server.log:3"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b" \n", b"\x00\x01\x02\x00" * 999, b"{", b'{"a": 1}', b"[" * 100_000]
+)
+def test_what_is_nothing_we_know_is_bad_input_or_nothing(tmp_path: Path, content: bytes) -> None:
+    (path := tmp_path / "x").write_bytes(content)
+
+    if content.startswith(b"["):
+        assert not read_file(path).readings
+    else:
+        with pytest.raises(BadInput):
+            read_file(path)
+
+
+def test_a_manifest_gives_flags_image_version_and_environment() -> None:
+    e = read_manifest(
+        """
+kind: Deployment
+spec: {template: {spec: {containers: [{image: "vllm/vllm-openai:v0.11.0",
+  args: ["--model=m/x", "--max-num-seqs=64", "--enable-prefix-caching", "--gpu_memory_utilization", "0.85"],
+  env: [{name: VLLM_CACHE_ROOT, value: /cache}]}]}}}
+""",
+        "deployment.yaml",
+    )
+
+    assert (e.version, e.engine) == ("0.11.0", "vllm")
+    assert (e.flag("max-num-seqs"), e.flag("gpu-memory-utilization")) == (64, 0.85)
+    assert e.is_on("enable-prefix-caching")
+    assert e.text("env:VLLM_CACHE_ROOT") == "/cache"
+
+
+def test_yaml_that_doubles_with_every_line_is_read_once() -> None:
+    lines = (
+        ["a0: &a0 [x, x]"]
+        + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
+        + ["args: *a59", "kind: x"]
+    )
+
+    assert not read_manifest("\n".join(lines), "bomb.yaml").flags
+
+
+def test_a_command_is_read_as_vllm_reads_it() -> None:
+    e = read_command(
+        "vllm serve m/x -tp 4 --max-num-se 64 --no-enable-prefix-caching --max-num-batched-tokens 8k", "cmd"
+    )
+
+    assert (e.flag("tensor-parallel-size"), e.flag("max-num-seqs"), e.flag("max-num-batched-tokens")) == (
+        4,
+        64,
+        8000,
+    )
+    assert not e.is_on("enable-prefix-caching")
+    assert e.text("workload:model") == "m/x"
+
+
+def test_ps_output_gives_the_server_and_how_many_there_are() -> None:
+    e = read_commands(
+        "root 1 0 init\n"
+        "u 7 1 python -m vllm.entrypoints.openai.api_server --model a --gpu-memory-utilization 0.6\n"
+        "u 8 1 /usr/bin/vllm serve b --gpu-memory-utilization 0.5\n",
+        "ps",
+    )
+
+    assert e.flag("gpu-memory-utilization") == 0.6
+    assert e.number("host:servers_started") == 2
+    assert e.number("host:utilization_sum") == pytest.approx(1.1)
+
+
+def test_pages_in_order_give_series_and_rates() -> None:
+    pages = [(10.0 * n, read_page(PAGE.format(running=n, made=50 * n).splitlines(), "m")) for n in range(4)]
+
+    e = joined(pages)
+
+    assert e.series("vllm:num_requests_running") == (0, 1, 2, 3)
+    assert e.series("server:generation_tok_s") == (5, 5, 5)
+
+
+def test_an_answer_of_prometheus_is_series_by_instance() -> None:
+    body = b"""{"status":"success","data":{"resultType":"matrix","result":[
+      {"metric":{"__name__":"vllm:num_requests_running","pod":"a","engine":"0"},"values":[[1,"3"],[61,"4"]]},
+      {"metric":{"__name__":"vllm:num_requests_running","pod":"b","engine":"0"},"values":[[1,"30"],[61,"40"]]}]}}"""
+
+    e = read_range(body, "prometheus")
+
+    assert e.series("vllm:num_requests_running") == (33, 44)
+    assert e.series("vllm:num_requests_running{engine=b/0}") == (30, 40)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b'{"status":"error","error":"bad"}', b'{"status":"success","data":{"result":[]}}'],
+)
+def test_what_is_no_answer_of_prometheus_is_bad_input(body: bytes) -> None:
+    with pytest.raises(BadInput):
+        read_range(body, "prometheus")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="HEADRACE_SHARED holds the samples")
+def test_every_sample_of_a_real_server_is_read() -> None:
+    for path in sorted(SHARED.iterdir()):
+        e = read_file(path)
+        assert e.readings, path
+        assert not e.notes, path
