@@ -8,17 +8,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from urllib.parse import urlencode
 
-from headrace.core.errors import BadInput, TargetFailed
+from headrace.core.errors import BadInput
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.readers.metrics import joined, read_page
 from headrace.diagnose.readers.prometheus import POINTS, query, read_range
 from headrace.net.client import base_url, server_version
 from headrace.net.fetch import fetch
+from headrace.net.transcript import StreamBroke
 
 SAMPLES = 10
 """In a window: enough to tell a peak from a steady load."""
 LEAST_EVERY_S = 0.5
+SCRAPE_TIMEOUT_S = 10.0
 
 
 @dataclass
@@ -52,12 +55,11 @@ class Sampler:
 
     def sample(self) -> None:
         try:
-            body = asyncio.run(fetch(f"{self.url}/metrics", api_key=self.api_key))
-        except TargetFailed as error:
+            body = asyncio.run(fetch(f"{self.url}/metrics", timeout_s=SCRAPE_TIMEOUT_S, api_key=self.api_key))
+        except StreamBroke as error:
             if not self._pages:
-                raise BadInput(
-                    str(error), error.hint or "is it the address of a server with /metrics?"
-                ) from error
+                hint = "is it the address of a server with /metrics?"
+                raise BadInput(f"{self.url}/metrics: {error}", hint) from error
             self._missed += 1
             return
         now = time.monotonic()
@@ -89,7 +91,7 @@ def from_prometheus(url: str, since_s: float, api_key: str | None = None) -> Evi
     }
     address = f"{base_url(url)}/api/v1/query_range"
     try:
-        body = asyncio.run(fetch(address, query=asked, api_key=api_key, timeout_s=60.0))
-    except TargetFailed as error:
-        raise BadInput(str(error), error.hint) from error
+        body = asyncio.run(fetch(f"{address}?{urlencode(asked)}", timeout_s=60.0, api_key=api_key))
+    except StreamBroke as error:
+        raise BadInput(f"{address}: {error}", "is a Prometheus server running there?") from error
     return read_range(body, base_url(url))
