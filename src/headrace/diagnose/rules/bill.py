@@ -18,6 +18,10 @@ LEAST_TTFT_S = 0.2
 _MEANS = {
     Cause.FRONT_END: (Label.CPU, "cores for the front end; shorter prompts"),
     Cause.TOKENS: (Label.QUEUEING, "--max-num-batched-tokens higher, or --scheduling-policy shortest or slo"),
+    Cause.DECODE_PACE: (
+        Label.QUEUEING,
+        "the ITL goal of --slo longer, or another replica: steps are kept short for streams",
+    ),
     Cause.SLOTS: (Label.QUEUEING, "--max-num-seqs higher, as far as KV allows"),
     Cause.KV: (Label.KV_CAPACITY, "--kv-cache-memory-bytes higher, or --kv-cache-dtype u8"),
     Cause.LONG_PREFILL_CAP: (
