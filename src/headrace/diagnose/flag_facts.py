@@ -20,6 +20,8 @@ class Gone:
     until: Release | None
     instead: str
     source: str
+    idle: Release | None = None
+    """The first version in which it is refused with most values, or does nothing."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,13 @@ def flag_facts() -> FlagFacts:
         defaults=table["defaults"],
         short=table["short"],
         gone={
-            flag["name"]: Gone(flag["name"], _release(flag["until"]), flag["instead"], flag["source"])
+            flag["name"]: Gone(
+                flag["name"],
+                _release(flag["until"]),
+                flag["instead"],
+                flag["source"],
+                _release(flag.get("idle", "never")),
+            )
             for flag in table["gone"]
         },
         since={flag["name"]: _release(flag["since"]) or (0, 0, 0) for flag in table["new"]},

@@ -76,8 +76,9 @@ def _quantity(reading: Reading) -> Quantity | None:
     rate = is_rate(words)
     kinds = _RATE if rate else _LATENCY
     what = next((word for word in words if word in kinds), "")
-    if not what:
+    if not what and not rate:
         return None
+    what = what or "output"
     unit = 1.0 if rate else next((_UNIT_S[w] for w in words if w in {"ms", "us", "s", "sec", "seconds"}), 1.0)
     stat = next((word for word in words if word in _STATS), "")
     known = {what, stat, *_UNIT_S, *_NOISE} | ({"tok", "throughput"} if rate else set())

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from headrace.core.errors import BadInput
 from headrace.diagnose.evidence import Evidence, Flag, Reading, Value
-from headrace.diagnose.flag_facts import flag_facts
-from headrace.diagnose.readers.flags import flag_value
+from headrace.diagnose.readers.flags import named_flag
 from headrace.diagnose.readers.log import read_lines
 from headrace.diagnose.readers.text import plain
 
@@ -45,10 +44,10 @@ def read_incident(value: Mapping[str, object], where: str) -> Evidence:
         for name, entry in _mapping(value.get(part)).items():
             full = plain(prefix + name)[:200]
             readings[full] = Reading(full, _values(entry), f"{where} {part}")
-    flags = {
-        flag_facts().full_name(name): Flag(_flag(entry), f"{where} flags")
-        for name, entry in _mapping(value.get("flags")).items()
-    }
+    flags = dict[str, Flag]()
+    for name, entry in _mapping(value.get("flags")).items():
+        full, given = named_flag(name, None if entry in (True, None, "") else str(entry))
+        flags[full] = Flag(given, f"{where} flags")
     told = Evidence(
         engine=_text(value.get("engine")),
         version=_text(value.get("version")),
@@ -86,9 +85,3 @@ def _values(entry: object) -> tuple[Value, ...]:
         # A whole number too large for a float is nothing that any server said.
         return (float(entry),) if abs(entry) < 1e300 and math.isfinite(entry) else ()
     return (plain(str(entry))[:_LONGEST_TEXT],) if entry is not None else ()
-
-
-def _flag(entry: object) -> Value | bool:
-    if isinstance(entry, bool):
-        return entry
-    return flag_value(str(entry))

@@ -133,10 +133,15 @@ def _told_names(e: Evidence) -> str:
 
 def spread_over_replicas(e: Evidence) -> Iterator[Finding]:
     """Each replica has a cache of its own: without affinity a beginning is computed once for each."""
-    replicas = e.number("hardware:replicas", "workload:replicas", "hardware:pods", "workload:pods") or 0.0
-    blind = re.search(r"round.?robin|random|least|plain|service|load.?balanc", e.told())
+    told = e.number("hardware:replicas", "workload:replicas", "hardware:pods", "workload:pods") or 0.0
+    ranks = e.flag("data-parallel-size") or 0.0
+    replicas = max(told, ranks)
+    aware = re.search(r"affin|sticky|prefix.?aware|kv.?aware|cache.?aware|session.?hash|consistent", e.told())
+    blind = not aware and (
+        ranks >= 2 or re.search(r"round.?robin|random|least|plain|service|balanc|rout", e.told())
+    )
     rate, names = hit_rate(e)
-    sharing = re.search(r"shared|prefix|conversation|multi.?turn|session|chat", _told_names(e))
+    sharing = re.search(r"shared|prefix|conversation|multi|turns|session|chat|reuse", _told_names(e))
     if replicas >= 2 and blind and sharing and (rate is None or rate < 0.5):
         yield Finding(
             Label.PREFIX_MISS,

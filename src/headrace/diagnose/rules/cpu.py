@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of, mean_of, share
 from headrace.diagnose.quantities import PLAIN, STRUCTURED, pairs, quantities
 from headrace.diagnose.rules.support import concurrency, fact, start_failed
@@ -62,15 +62,13 @@ def starved_of_cpu(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def _cores(e: Evidence) -> float | None:
+    names = ("cpu_cores", "cpus", "cpu", "vcpus", "vcpu", "cores", "cpu_limit", "cpu_count")
+    return e.number(*(f"{prefix}:{name}" for prefix in ("hardware", "host", "workload") for name in names))
+
+
 def _few_cores(e: Evidence) -> bool:
-    cores = e.number(
-        "hardware:cpu_cores",
-        "host:cpu_cores",
-        "hardware:cpus",
-        "host:cpu_limit",
-        "hardware:vcpus",
-        "hardware:cores",
-    )
+    cores = _cores(e)
     return cores is not None and cores < tensor_parallel(e) + 2
 
 
@@ -228,4 +226,97 @@ def card_waits(e: Evidence) -> Iterator[Finding]:
     )
 
 
-RULES = (starved_of_cpu, outside_queue_and_prefill, front_end_takes_it, grammars_cost, card_waits)
+def threads_of_the_host(e: Evidence) -> Iterator[Finding]:
+    """In a container torch starts a thread for each core of the host; on fewer cores they wait for each
+    other.
+    """
+    text = e.told() + " ".join(f" {r.name}={r.text}" for r in e.under("env:")).lower()
+    threads = e.number("env:OMP_NUM_THREADS", "hardware:omp_num_threads", "workload:omp_num_threads")
+    inside = re.search(r"kubernetes|k8s|docker|container|\bpod\b|cgroup|openshift", text)
+    unset = "omp_num_threads" in text and threads is None and not re.search(r"omp_num_threads\W*\d", text)
+    if inside and unset and not start_failed(e):
+        yield Finding(
+            Label.CPU,
+            "OMP_NUM_THREADS is not set in a container: torch starts a thread for every core of the host",
+            (Fact(text[:160]),),
+            Advice(
+                "OMP_NUM_THREADS = the container's cores (1 for each GPU worker is enough)",
+                "no threads that wait",
+            ),
+            Severity.WARNING,
+            0.65,
+        )
+
+
+def images_on_few_cores(e: Evidence) -> Iterator[Finding]:
+    """Images are fetched, decoded and resized on the CPU, in the API server's process, before the card
+    sees them.
+    """
+    cores = _cores(e)
+    images = [
+        r for r in e.under("workload:") if re.search(r"image|video|audio|page|frame", r.name) and r.last
+    ]
+    if images and cores is not None and cores <= FEW_FOR_IMAGES and not start_failed(e):
+        yield Finding(
+            Label.CPU,
+            f"Requests with images on {cores:g} cores: preprocessing takes turns before the card sees them",
+            (*(fact(e, r.name) for r in images[:2]), Fact(f"{cores:g} cores")),
+            Advice(
+                "more cores, --api-server-count 2 to 4 (processes; threads share one lock), smaller "
+                "images from the "
+                "client, --mm-processor-cache-gb where images repeat",
+                "more images a second",
+                "host memory",
+                "GPU use rises with the same traffic",
+            ),
+            Severity.WARNING,
+            0.65,
+            explains=frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE}),
+        )
+
+
+def too_many_threads(e: Evidence) -> Iterator[Finding]:
+    """Threads beyond the cores wait for each other at every layer: fewer are many times faster."""
+    threads, cores = e.flag("threads") or e.flag("t") or 0.0, _cores(e)
+    by_count = [q for q in quantities(e) if q.is_rate and any(_THREADS.search(word) for word in q.situation)]
+    best = max((q.last for q in by_count), default=0.0)
+    worst = min((q.last for q in by_count), default=0.0)
+    beyond = threads > (cores or MOST_THREADS)
+    if not (beyond or (worst and best > 3 * worst)):
+        return
+    yield Finding(
+        Label.BAD_FLAGS,
+        f"{threads:,.0f} threads on {cores or 'fewer'} cores"
+        if beyond
+        else f"{best / worst:.0f} times faster with other threads",
+        tuple(fact(e, q.name) for q in by_count[:3])
+        or (fact(e, "threads" if "threads" in e.flags else "t"),),
+        Advice(
+            "--threads = physical cores, fewer with all layers on the card",
+            "many times faster",
+            "none",
+            "tokens a second",
+        ),
+        Severity.WARNING,
+        0.8,
+        also=(Label.CPU,),
+        explains=frozenset({Label.MEMORY_BANDWIDTH, Label.UNDETERMINED, Label.COMPUTE}),
+    )
+
+
+_THREADS = re.compile(r"^t\d+$|thread")
+FEW_FOR_IMAGES = 16
+MOST_THREADS = 256
+"""More cores than this has no machine that people mean."""
+
+
+RULES = (
+    starved_of_cpu,
+    outside_queue_and_prefill,
+    front_end_takes_it,
+    grammars_cost,
+    card_waits,
+    threads_of_the_host,
+    images_on_few_cores,
+    too_many_threads,
+)

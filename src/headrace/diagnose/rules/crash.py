@@ -11,7 +11,7 @@ from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.rules.memory import CONTEXT_GIB, given, neighbour_gib
 from headrace.diagnose.rules.support import gib, said
 
-ABOVE_ANY_BUDGET = 0.97
+ABOVE_ANY_BUDGET = 0.98
 """A share of the card that PyTorch itself cannot reach once the budget of `gpu_memory_utilization` binds."""
 
 
@@ -125,7 +125,9 @@ def _peak_does_not_fit(e: Evidence, facts: tuple[Fact, ...], neighbour: float, p
 def phase_of(e: Evidence, event: Event) -> Phase:
     """When the allocation failed: by the event's kind, the traceback, the lines before it, what was told."""
     by_kind = {"oom_load": Phase.LOAD, "oom_sampler": Phase.CAPTURE, "oom_capture": Phase.CAPTURE}
-    return by_kind.get(event.kind) or _told_phase(e) or _traced(e) or _by_sums(event) or _by_order(e, event)
+    return (
+        by_kind.get(event.kind) or _told_phase(e) or _traced(e) or _by_sums(e, event) or _by_order(e, event)
+    )
 
 
 def _told_phase(e: Evidence) -> Phase:
@@ -143,9 +145,10 @@ def _traced(e: Evidence) -> Phase:
     return next((phase for kind, phase in kinds.items() if e.counts.get(kind)), Phase.UNKNOWN)
 
 
-def _by_sums(event: Event) -> Phase:
+def _by_sums(e: Evidence, event: Event) -> Phase:
     torch, total = gib(event.fields.get("torch", "")), gib(event.fields.get("total", ""))
-    return Phase.LOAD if torch and total and torch > ABOVE_ANY_BUDGET * total else Phase.UNKNOWN
+    reach = max(ABOVE_ANY_BUDGET, (e.flag("gpu-memory-utilization") or 0.0) + 0.03)
+    return Phase.LOAD if torch and total and torch > reach * total else Phase.UNKNOWN
 
 
 def _by_order(e: Evidence, event: Event) -> Phase:

@@ -23,6 +23,8 @@ LEAST_KV_SHARE = 0.08
 """Of a card: a pool smaller than this holds hardly a request of a large model."""
 
 
+SMALL_BUDGET = 0.5
+"""A share that low was meant for another model or another card."""
 SPLIT_TOO_FAR = 0.45
 """Of a card: weights that take less of it on half as many cards did not need the others."""
 
@@ -81,13 +83,14 @@ def unequal_cards(e: Evidence) -> Iterator[Finding]:
 def will_not_fit(e: Evidence) -> Iterator[Finding]:
     """Budget of a rank = utilization x card; weights alone may exceed it, or leave no room for KV."""
     weights, card = weights_gib(e), memory_gib(e)
-    if weights is None or card is None or out_of_memory(e) or load_of(e).running or has_load(e):
+    asked = e.flag("gpu-memory-utilization") or flag_facts().defaults["gpu-memory-utilization"]
+    failed = out_of_memory(e) and asked >= SMALL_BUDGET
+    if weights is None or card is None or failed or load_of(e).running or has_load(e):
         return
     ranks = max(tensor_parallel(e), 1) * int(e.flag("pipeline-parallel-size") or 1)
     if "tensor-parallel-size" not in e.flags and "pipeline-parallel-size" not in e.flags:
         ranks = card_count(e)
     each = weights / ranks
-    asked = e.flag("gpu-memory-utilization") or flag_facts().defaults["gpu-memory-utilization"]
     facts = (
         Fact(f"{model_of(e)}: about {weights:.0f} GiB of weights, {each:.1f} GiB a card on {ranks}"),
         Fact(f"card {card:g} GiB x {asked:g} = {asked * card:.1f} GiB", e.where("gpu-memory-utilization")),
@@ -103,8 +106,9 @@ def will_not_fit(e: Evidence) -> Iterator[Finding]:
         )
     elif each > (asked - LEAST_KV_SHARE) * card:
         many = (e.flag("max-num-seqs") or 0) >= 512
+        tiny = asked < SMALL_BUDGET
         yield Finding(
-            Label.OOM_KV,
+            Label.BAD_FLAGS if tiny else Label.OOM_KV,
             f"The budget of {asked * card:.1f} GiB a card is spent on weights ({each:.1f} GiB): nothing "
             f"is left for KV",
             facts,
@@ -120,7 +124,8 @@ def will_not_fit(e: Evidence) -> Iterator[Finding]:
             ),
             Severity.CRITICAL,
             0.7,
-            also=(Label.OOM_PEAK,) if many else (),
+            also=(Label.OOM_KV,) if tiny else (Label.OOM_PEAK,) if many else (),
+            explains=frozenset({Label.OOM_PEAK, Label.OOM_WEIGHTS} if tiny else set[Label]()),
         )
 
 

@@ -75,6 +75,9 @@ def slow_link(e: Evidence) -> Iterator[Finding]:
     step.
     """
     text = " ".join(f"{r.name} {r.text}" for r in e.under("hardware:")).lower()
+    without = any(
+        r.last == 0 and re.search(r"nvlink|p2p|rdma|infiniband", r.name) for r in e.under("hardware:")
+    )
     link = re.search(
         r"ethernet|\d+ ?gbe|\btcp\b|pcie|no[ _]nvlink|without[ _]nvlink|no[ _](?:rdma|infiniband|p2p)|socket",
         text,
@@ -88,13 +91,13 @@ def slow_link(e: Evidence) -> Iterator[Finding]:
     if (
         start_failed(e)
         or tensor_parallel(e) < 2
-        or not (across or (link and e.flag("pipeline-parallel-size") is None))
+        or not (across or ((link or without) and e.flag("pipeline-parallel-size") is None))
     ):
         return
     yield Finding(
         Label.INTERCONNECT,
         f"{tensor_parallel(e)} cards exchange every layer's activations "
-        + ("between nodes" if across else f"over {link[0] if link else ''}"),
+        + ("between nodes" if across else f"over {link[0] if link else 'a link without NVLink'}"),
         tuple(fact(e, r.name) for r in e.under("hardware:"))[:4],
         Advice(
             "--tensor-parallel-size no wider than what NVLink joins, --pipeline-parallel-size between "
@@ -104,8 +107,9 @@ def slow_link(e: Evidence) -> Iterator[Finding]:
             "nccl-tests all_reduce_perf, and tokens a second of both",
         ),
         Severity.WARNING,
-        0.6,
-        also=(Label.BAD_FLAGS,) if across else (),
+        0.7,
+        also=(Label.BAD_FLAGS,),
+        explains=frozenset({Label.BAD_FLAGS, Label.CPU, Label.UNDETERMINED}),
     )
 
 

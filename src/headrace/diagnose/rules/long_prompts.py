@@ -15,12 +15,15 @@ from headrace.diagnose.rules.support import (
     asks_at_once,
     concurrency,
     fact,
+    has_load,
     load_facts,
     out_of_memory,
     prompt_tokens,
     start_failed,
 )
 
+PINNED = 0.1
+"""Prompt tokens a second that vary by no more than this, with a queue, are all the card can read."""
 MANY_STEPS = 8
 """A prompt that takes so many steps of the whole token budget is felt by everybody else."""
 SLOW_STREAM_TOK_S = 3.0
@@ -43,7 +46,7 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
     beside = [p for p in pairs(found, ALONE, BESIDE) if p.times_worse > 4]
     beside += [p for p in pairs(found, ALONE, None) if p.times_worse > 10 and (longest > 1000 or steps >= 2)]
     crawl = _crawls(e)
-    mixed = steps >= MANY_STEPS and _is_mixed(e)
+    mixed = steps >= MANY_STEPS and (_is_mixed(e) or not (has_load(e) or concurrency(e) == 1))
     if (
         start_failed(e)
         or out_of_memory(e)
@@ -133,8 +136,10 @@ def prompts_faster_than_prefill(e: Evidence) -> Iterator[Finding]:
     known = load.prompted and max(load.prompted) > 0 and sum(load.prompted) > 5 * sum(load.generated)
     if e.engine == "sglang" or start_failed(e) or not tokens_bind or not known or not load.peak_running:
         return
+    at_work = [rate for rate, waiting in zip(load.prompted, load.waiting, strict=False) if waiting > 0]
+    pinned = len(at_work) >= 3 and min(at_work) > (1 - PINNED) * max(at_work)
     yield Finding(
-        Label.QUEUEING,
+        Label.COMPUTE if pinned else Label.QUEUEING,
         f"{load.peak_waiting:,.0f} wait with KV and slots free: each step's tokens go to prompts, "
         f"{max(load.prompted):,.0f} tokens a second",
         (*load_facts(e, load), fact(e, load.names["prompted"])),
@@ -147,8 +152,8 @@ def prompts_faster_than_prefill(e: Evidence) -> Iterator[Finding]:
             "waiting falls, ITL P99 stays within the goal",
         ),
         Severity.WARNING,
-        0.7,
-        also=(Label.COMPUTE,),
+        0.75 if pinned else 0.7,
+        also=(Label.QUEUEING if pinned else Label.COMPUTE,),
     )
 
 

@@ -8,7 +8,7 @@ from headrace.diagnose.evidence import Evidence, Reading
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import quantities
-from headrace.diagnose.rules.support import concurrency, fact, out_of_memory, start_failed
+from headrace.diagnose.rules.support import concurrency, fact, out_of_memory, prompt_tokens, start_failed
 from headrace.diagnose.sizes import (
     active_parameters_of,
     bytes_per_weight,
@@ -20,6 +20,8 @@ from headrace.diagnose.sizes import (
 
 FLAT = 1.15
 """Throughput that grows less than so much while the load doubles has met its limit."""
+LONG_CONTEXT = 8192
+"""Tokens from which reading KV is felt beside reading weights."""
 NEAR_BANDWIDTH = 0.3
 """Of a card's bandwidth: real decode kernels reach half to nine tenths of the data sheet."""
 
@@ -146,6 +148,32 @@ def near_bandwidth(e: Evidence) -> Iterator[Finding]:
                 0.75,
                 explains=frozenset({Label.UNDETERMINED, Label.COMPUTE}),
             )
+
+
+def decodes_a_long_context(e: Evidence) -> Iterator[Finding]:
+    """One or two streams over a long context: each token reads all weights and the whole context's KV."""
+    load = load_of(e)
+    longest = max(prompt_tokens(e), default=0.0)
+    few = bool(load.running) and 0 < load.peak_running <= 2 and load.peak_waiting == 0
+    if few and longest >= LONG_CONTEXT and load.generated and max(load.generated) > 0 and not start_failed(e):
+        yield Finding(
+            Label.MEMORY_BANDWIDTH,
+            f"{max(load.generated):g} tokens a second of {load.peak_running:g} stream over "
+            f"{longest:,.0f} tokens: each "
+            "token reads all weights and the context's KV",
+            (fact(e, load.names["generated"]), Fact(f"context {longest:,.0f} tokens")),
+            Advice(
+                "fewer bytes (fp8 weights and KV), a card with more GB/s, tensor parallelism over "
+                "NVLink, speculation; "
+                "more streams at once are nearly free",
+                "tokens a second of that stream",
+                "a little quality",
+                "tokens a second at a short context: the difference is KV",
+            ),
+            Severity.NOTE,
+            0.6,
+            explains=frozenset({Label.UNDETERMINED}),
+        )
 
 
 def traffic_counters(e: Evidence) -> Iterator[Finding]:
@@ -296,6 +324,7 @@ RULES = (
     flat_sweep,
     batching_is_free,
     near_bandwidth,
+    decodes_a_long_context,
     traffic_counters,
     prefill_in_proportion,
     host_memory_grows,

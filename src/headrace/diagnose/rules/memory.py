@@ -15,6 +15,8 @@ from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.rules.support import fact, gib, said
 
+NEIGHBOUR_SHARE = 0.15
+"""Of a card: contexts, the driver and a display take less."""
 CONTEXT_GIB = 1.5
 """An empty card that runs nothing has lost no more than this to contexts and the driver."""
 _CRITICAL = Severity.CRITICAL
@@ -63,8 +65,11 @@ def nothing_left(e: Evidence) -> Iterator[Finding]:
         used = e.flag("gpu-memory-utilization")
         shared = bool(e.of("profile_drift")) or _beside(e)
         raise_it = used is None or used < 0.9
+        # SGLang's fraction holds the weights too: where it is high already, they are what fills it.
+        weights = e.engine == "sglang" and (e.flag("mem-fraction-static") or 0.0) >= 0.8
+        label = Label.NEIGHBOUR if shared else Label.OOM_WEIGHTS if weights else Label.OOM_KV
         yield Finding(
-            Label.NEIGHBOUR if shared else Label.OOM_KV,
+            label,
             "After weights and the profiled peak nothing of the budget is left for KV blocks",
             (said(event), *given(e, "gpu-memory-utilization", "max-num-batched-tokens", "max-model-len")),
             Advice(
@@ -84,7 +89,7 @@ def nothing_left(e: Evidence) -> Iterator[Finding]:
             ),
             _CRITICAL,
             0.85,
-            also=(Label.OOM_KV,) if shared else (),
+            also=(Label.OOM_KV,) if label is not Label.OOM_KV else (),
             rivals=(
                 "another process that held memory while this one was profiled: nvidia-smi before the start",
             ),
@@ -97,7 +102,8 @@ def neighbour_at_start(e: Evidence) -> Iterator[Finding]:
     for event in e.of("free_below_budget")[-1:]:
         free, total = event.number("free") or 0.0, event.number("total") or 0.0
         taken = total - free
-        if total and taken > max(CONTEXT_GIB, 0.06 * total):
+        short = (event.number("budget") or 0.0) - free
+        if total and (taken > NEIGHBOUR_SHARE * total or short > CONTEXT_GIB):
             yield Finding(
                 Label.NEIGHBOUR,
                 f"{taken:.1f} of {total:g} GiB were taken before this server began",

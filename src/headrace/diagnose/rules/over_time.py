@@ -18,11 +18,12 @@ from headrace.diagnose.quantities import (
     quantities,
 )
 from headrace.diagnose.rules.cache import hit_rate
-from headrace.diagnose.rules.support import fact, out_of_memory, said, start_failed
+from headrace.diagnose.rules.support import fact, has_load, load_facts, out_of_memory, said, start_failed
 
 MUCH_SLOWER = 3.0
 DRIFT = 1.25
 LONG_COMPILE_S = 60.0
+NOTABLE_START_S = 30.0
 
 
 def first_is_slow(e: Evidence) -> Iterator[Finding]:
@@ -69,6 +70,35 @@ def first_is_slow(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def compilers_at_work(e: Evidence) -> Iterator[Finding]:
+    """Kernels built at start: a compiler process for each core, and gigabytes of host memory for each of
+    them.
+    """
+    seen = [r for r in e.under("host:") if _COMPILER.search(r.name) and max(r.numbers, default=0.0) > 0]
+    if not seen or out_of_memory(e):
+        return
+    memory = any(re.search(r"rss|mem|gib|gb", r.name) and max(r.numbers, default=0.0) > 10 for r in seen)
+    yield Finding(
+        Label.COLD_START,
+        "Kernels are being compiled: " + ", ".join(f"{r.name} up to {max(r.numbers):g}" for r in seen[:2]),
+        tuple(fact(e, r.name) for r in seen[:3]),
+        Advice(
+            "MAX_JOBS lower (compilers at once), compile caches kept on a volume, or an image with "
+            "kernels built in",
+            "a start that fits the host's memory, and a short one the next time",
+            "fewer compilers take longer, once",
+            "no compiler process in the second start",
+        ),
+        Severity.WARNING,
+        0.8,
+        also=(Label.HOST_MEMORY,) if memory else (),
+        explains=frozenset({Label.HOST_MEMORY, Label.UNDETERMINED, Label.CPU}),
+    )
+
+
+_COMPILER = re.compile(r"cicc|nvcc|ptxas|ninja|cudafe|inductor|triton_compile|compile_worker|compil")
+
+
 def slow_start(e: Evidence) -> Iterator[Finding]:
     """Start = load + compile + capture: what takes the time says what to keep between starts."""
     parts = {
@@ -88,12 +118,14 @@ def slow_start(e: Evidence) -> Iterator[Finding]:
         ):
             known[reading.name.partition(":")[2].replace("_", " ")] = reading.last
     worst = max(known.items(), key=lambda item: item[1], default=None)
-    if start_failed(e) or out_of_memory(e) or worst is None or worst[1] < LONG_COMPILE_S:
+    # Where nothing else was measured, the start is what was asked about.
+    least = LONG_COMPILE_S if has_load(e) else NOTABLE_START_S
+    if start_failed(e) or out_of_memory(e) or worst is None or worst[1] < least:
         return
     restarts = _pair_of_starts(e)
     yield Finding(
         Label.COLD_START,
-        f"A start takes minutes: {worst[0]} {worst[1]:.0f} s",
+        f"A start takes long: {worst[0]} {worst[1]:.0f} s",
         tuple(fact(e, r.name) for r in e.under("startup:") if r.name.endswith("_s"))[:5] + restarts,
         Advice(
             "keep weights and compile caches on a local volume, the same version and flags between "
@@ -214,6 +246,39 @@ def _moved(e: Evidence) -> Iterator[tuple[str, float, float]]:
             yield reading.name, reading.numbers[0], reading.numbers[-1]
 
 
+def never_ends(e: Evidence) -> Iterator[Finding]:
+    """The same few requests go on for minutes, no prompt comes, and KV grows token by token: answers
+    without an end
+    (no stop, no max_tokens, a base model), not a leak.
+    """
+    load = load_of(e)
+    kv = list(load.kv)
+    same = len(kv) >= 4 and len(load.running) == len(kv) == len(load.prompted)
+    if not same or load.peak_waiting > 0 or load.running[-1] < 1 or load.peak_kv >= 0.9:
+        return
+    quiet = sum(p == 0 for p in load.prompted) >= 0.6 * len(load.prompted)
+    grows = kv[-1] > 3 * max(kv[0], 1e-4) and all(b >= a for a, b in zip(kv, kv[1:], strict=False))
+    if quiet and grows and max(load.running) == min(load.running):
+        yield Finding(
+            Label.SHIFT,
+            f"{load.running[-1]:,.0f} requests generate without an end: KV grows from {kv[0]:.1%} "
+            f"to {kv[-1]:.1%} "
+            "and no prompt comes",
+            load_facts(e, load),
+            Advice(
+                "max_tokens and stop in the requests, an instruct model with its chat template, a "
+                "default bound by "
+                "--override-generation-config",
+                "answers that end",
+                "long answers are cut",
+                "request_success_total{finished_reason=length} against stop",
+            ),
+            Severity.WARNING,
+            0.7,
+            explains=frozenset({Label.UNDETERMINED, Label.MEMORY_BANDWIDTH}),
+        )
+
+
 def hits_fell(e: Evidence) -> Iterator[Finding]:
     """Prompts that used to begin alike no longer do, or their blocks are evicted first."""
     rates = e.series("log:prefix_hit_rate")
@@ -244,4 +309,4 @@ def hits_fell(e: Evidence) -> Iterator[Finding]:
             )
 
 
-RULES = (first_is_slow, ages, traffic_changed, hits_fell, slow_start)
+RULES = (first_is_slow, compilers_at_work, ages, traffic_changed, never_ends, hits_fell, slow_start)

@@ -12,6 +12,8 @@ from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules.support import fact, has_load, on_cpu, out_of_memory, said, start_failed
 
 LOW_ACCEPTANCE = 0.4
+CROWD = 64
+"""Running requests from which steps are bound by arithmetic, so that rejected drafts cost others."""
 
 
 def refused(e: Evidence) -> Iterator[Finding]:
@@ -60,10 +62,10 @@ def gone_in_this_version(e: Evidence) -> Iterator[Finding]:
 
 def slow_kernels(e: Evidence) -> Iterator[Finding]:
     """--quantization awq forbids the marlin kernel; eager mode pays every kernel's launch at each token."""
-    if out_of_memory(e) or start_failed(e) or on_cpu(e) or not is_speed_asked(e):
+    if out_of_memory(e) or start_failed(e) or on_cpu(e):
         return
     awq = "quantization" in e.flags and str(e.flags["quantization"].value).lower() in {"awq", "gptq"}
-    eager = e.is_on("enforce-eager")
+    eager = e.is_on("enforce-eager") and is_speed_asked(e)
     if not (awq or eager):
         return
     changes, facts = list[str](), list[Fact]()
@@ -93,7 +95,34 @@ def is_speed_asked(e: Evidence) -> bool:
     speeds = any(
         q.what in {"decode", "output", "generation", "itl", "tpot", "throughput"} for q in quantities(e)
     )
-    return speeds or bool(e.series("log:gen_tok_s"))
+    compared = any(r.name.startswith("workload:reference") for r in e.under("workload:"))
+    return speeds or compared or bool(e.series("log:gen_tok_s"))
+
+
+def without_effect(e: Evidence) -> Iterator[Finding]:
+    """V1 plans prefills otherwise than V0: some flags of V0 are refused with most values there, or do
+    nothing.
+    """
+    known = [flag_facts().gone[name] for name in e.flags if name in flag_facts().gone]
+    idle = [f for f in known if f.idle is not None and (e.release is None or e.release >= f.idle)]
+    missing = {f.name for f in flag_facts().missing_in(e.release, e.flags)} if e.release else set[str]()
+    idle = [flag for flag in idle if flag.name not in missing]
+    if idle and e.engine in {"vllm", ""} and not e.of("unknown_flag"):
+        yield Finding(
+            Label.BAD_FLAGS,
+            ", ".join(f"--{flag.name}" for flag in idle)
+            + ": refused by V1's scheduler, or without effect there",
+            (
+                *(fact(e, flag.name) for flag in idle),
+                *(Fact(f"--{flag.name}: {flag.source}") for flag in idle),
+            ),
+            Advice(
+                "; ".join(f"--{flag.name} -> {flag.instead}" for flag in idle),
+                "long prompts leave room for others",
+            ),
+            Severity.WARNING,
+            0.7 if e.release else 0.5,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +250,7 @@ def speculation(e: Evidence) -> Iterator[Finding]:
         )
     )
     on = any(name.startswith(("spec", "num-spec")) for name in e.flags) or rate is not None
+    crowded = load_of(e).peak_running >= CROWD
     if on and rate is not None and share(rate) < LOW_ACCEPTANCE:
         yield Finding(
             Label.BAD_FLAGS,
@@ -234,12 +264,15 @@ def speculation(e: Evidence) -> Iterator[Finding]:
             ),
             Severity.WARNING,
             0.65,
+            also=(Label.COMPUTE,) if crowded else (),
+            explains=frozenset({Label.QUEUEING, Label.UNDETERMINED} if crowded else {Label.UNDETERMINED}),
         )
 
 
 RULES = (
     refused,
     gone_in_this_version,
+    without_effect,
     lora_slots,
     slow_kernels,
     speculation,

@@ -80,40 +80,52 @@ def told_tokens(text: str) -> list[float]:
     return [float(a) * (1000 if k else 1) if a else float(b) * 1000 for a, k, b in found]
 
 
-_LENGTHS = (
-    "prompt_tokens",
-    "input_tokens",
-    "context_tokens",
-    "long_prompt_tokens",
-    "input_len",
-    "prompt_len",
+_IS_LENGTH = re.compile(
+    r"workload:(?!.*(?:shared|prefix|output|tok_s|per_s|ratio|share|block)).*(?:prompt|input|context|isl|prefill)"
 )
 
 
 def prompt_tokens(e: Evidence) -> list[float]:
     """All lengths of prompts that are known, in whatever way."""
     found = list[float]()
-    for name in _LENGTHS:
-        found += e.series(f"workload:{name}")
-        if text := e.text(f"workload:{name}"):
-            found += [float(n) for n in re.findall(r"\d+(?:\.\d+)?", text.replace(",", "")) if len(n) < 9]
     for reading in e.under("workload:"):
-        if not reading.numbers:
+        if _IS_LENGTH.match(reading.name):
+            found += [n for n in reading.numbers if n > 1]
+            found += [n for v in reading.values if isinstance(v, str) for n in _lengths(v)]
+        elif not reading.numbers:
             found += told_tokens(reading.text)
     return found
 
 
+def _lengths(text: str) -> list[float]:
+    """Of "100000-180000", of ">=80k"."""
+    found = re.findall(r"(\d+(?:\.\d+)?)\s?(k?)", text.lower().replace(",", ""))
+    return [float(n) * (1000 if k else 1) for n, k in found if len(n) < 9]
+
+
+_AT_ONCE = (
+    "client_concurrency",
+    "concurrency",
+    "concurrent",
+    "concurrent_requests",
+    "max_concurrency",
+    "clients",
+    "users",
+    "batch",
+    "batch_size",
+    "parallel",
+    "num_requests",
+    "requests",
+    "streams",
+)
+
+
 def concurrency(e: Evidence) -> float | None:
     """How many requests the clients keep open at once."""
-    names = (
-        "client_concurrency",
-        "concurrency",
-        "concurrent",
-        "concurrent_requests",
-        "max_concurrency",
-        "clients",
-    )
-    return next((n for name in names if (n := e.number(f"workload:{name}")) is not None), None)
+    for name in _AT_ONCE:
+        if (found := e.number(f"workload:{name}", f"client:{name}")) is not None:
+            return found
+    return None
 
 
 def asks_at_once(e: Evidence) -> bool:
