@@ -1,5 +1,6 @@
 """What differs between two times: a start that is not over, a server that ages, traffic that changed."""
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -257,7 +258,7 @@ def never_ends(e: Evidence) -> Iterator[Finding]:
     if not same or load.peak_waiting > 0 or load.running[-1] < 1 or load.peak_kv >= 0.9:
         return
     quiet = sum(p == 0 for p in load.prompted) >= 0.6 * len(load.prompted)
-    grows = kv[-1] > 3 * max(kv[0], 1e-4) and all(b >= a for a, b in zip(kv, kv[1:], strict=False))
+    grows = kv[-1] > 3 * max(kv[0], 1e-4) and all(b >= a for a, b in itertools.pairwise(kv))
     if quiet and grows and max(load.running) == min(load.running):
         yield Finding(
             Label.SHIFT,
