@@ -99,7 +99,11 @@ def hit_rate(e: Evidence) -> tuple[float | None, tuple[str, ...]]:
         if queries and queries > FEW_QUERIES and asked:
             return found / queries, (asked.name, hits.name)
     for reading in e.readings.values():
-        idle = reading.name == "log:prefix_hit_rate" and load_of(e).peak_running == 0
+        idle = (
+            reading.name == "log:prefix_hit_rate"
+            and bool(load_of(e).running)
+            and load_of(e).peak_running == 0
+        )
         if reading.numbers and _RATES.search(reading.name) and "mm_" not in reading.name and not idle:
             return share(reading.numbers[-1]), (reading.name,)
     return None, ()

@@ -93,8 +93,11 @@ def same_prompts_again(e: Evidence) -> Iterator[Finding]:
     """
     names = " ".join(r.name for r in (*e.under("workload:"), *e.under("client:"), *e.under("runs:")))
     seeded = e.number("workload:seed") is not None or "seed" in names
-    again = re.search(r"repeat|same_server|second_run|rerun|warm_cache|same_prompts|duplicate", names)
-    gain = e.number("client:throughput_gain", "client:speedup", "client:gain")
+    again = re.search(
+        r"repeat|same_(?:server|seed)|one_seed|fixed_seed|long_lived|second_run|rerun|warm_cache|same_prompts|duplicate",
+        names,
+    )
+    gain = next((r.last for r in e.under("client:") if re.search(r"gain|speedup|ratio", r.name)), None)
     if (seeded and (again or gain)) or re.search(r"duplicate_prompts|same_prompts|identical", names):
         yield Finding(
             Label.CLIENT,
@@ -271,6 +274,56 @@ def behind_a_proxy(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def connects_again(e: Evidence) -> Iterator[Finding]:
+    """The server closes an idle connection after seconds (uvicorn: 5): the next request pays for a new
+    one.
+    """
+    found = quantities(e)
+    slower = [
+        p for p in pairs(found, frozenset({"idle"}), None) if p.times_worse < 1 / 1.4 and not p.base.is_rate
+    ]
+    kept = any("keep" in r.name for r in e.under("workload:"))
+    if slower and not start_failed(e) and (kept or any(p.base.says({"after"}) for p in slower)):
+        yield Finding(
+            Label.CLIENT,
+            "The first request after a pause is slower: its connection was closed and is made again",
+            (fact(e, slower[0].base.name), fact(e, slower[0].other.name)),
+            Advice(
+                "VLLM_HTTP_TIMEOUT_KEEP_ALIVE above the pause, a client that keeps connections alive, a "
+                "proxy that does",
+                "no new TCP and TLS handshake",
+            ),
+            Severity.NOTE,
+            0.65,
+        )
+
+
+def waits_in_the_generator(e: Evidence) -> Iterator[Finding]:
+    """A generator with a rate and a cap on concurrency makes requests wait for its own semaphore, and
+    starts their
+    clock after it: TTFT looks low.
+    """
+    cap, rate = e.number("workload:max_concurrency"), e.number("workload:request_rate")
+    if (
+        cap
+        and (rate or e.text("workload:request_rate") == "inf")
+        and not load_of(e).running
+        and not start_failed(e)
+    ):
+        yield Finding(
+            Label.CLIENT,
+            f"Requests beyond {cap:g} wait in the generator, and their TTFT does not count that",
+            (fact(e, "workload:max_concurrency"), fact(e, "workload:request_rate")),
+            Advice(
+                "a rate alone (open loop), or client_queue_time beside TTFT", "latencies that users would see"
+            ),
+            Severity.NOTE,
+            0.6,
+            also=(Label.MEASUREMENT,),
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
 RULES = (
     through_a_proxy,
     connection_limit,
@@ -278,6 +331,8 @@ RULES = (
     late_client,
     server_is_faster,
     told_limit,
+    connects_again,
+    waits_in_the_generator,
     fewer_than_asked,
     behind_a_proxy,
 )

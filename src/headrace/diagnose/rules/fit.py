@@ -36,10 +36,20 @@ LITTLE_A_CARD_GIB = 8.0
 NO_HEADROOM = 0.98
 
 
+def _is_seen(e: Evidence) -> bool:
+    return has_load(e) or any(e.under("host:"))
+
+
 def no_headroom(e: Evidence) -> Iterator[Finding]:
     """Graphs, the sampler, NCCL and other contexts live outside the budget: what it leaves must hold them."""
     asked = e.flag("gpu-memory-utilization") or e.flag("mem-fraction-static")
-    if asked is not None and asked >= NO_HEADROOM and not out_of_memory(e) and not e.counts.get("stats"):
+    if (
+        asked is not None
+        and asked >= NO_HEADROOM
+        and not out_of_memory(e)
+        and not e.counts.get("stats")
+        and not _is_seen(e)
+    ):
         yield Finding(
             Label.OOM_PEAK,
             f"{asked:g} of the card is given to weights and KV: nothing is left for what lives outside "

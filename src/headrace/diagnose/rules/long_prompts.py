@@ -3,6 +3,7 @@
 A running prefill holds others up without anybody waiting, so the queue shows nothing of it.
 """
 
+import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
@@ -24,6 +25,8 @@ from headrace.diagnose.rules.support import (
 
 PINNED = 0.1
 """Prompt tokens a second that vary by no more than this, with a queue, are all the card can read."""
+SOME_STEPS, LONG_PROMPT = 2, 4096
+"""Enough where somebody saw streams stop meanwhile."""
 MANY_STEPS = 8
 """A prompt that takes so many steps of the whole token budget is felt by everybody else."""
 SLOW_STREAM_TOK_S = 3.0
@@ -35,18 +38,18 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
     order), so
     newcomers get what its last chunk leaves, and each decode waits a chunk's time for its token.
     """
-    budget = (
-        e.flag("max-num-batched-tokens")
-        or e.flag("chunked-prefill-size")
-        or (flag_facts().defaults["max-num-batched-tokens"] if e.engine == "vllm" else None)
-    )
+    budget = _budget(e)
     longest = max(prompt_tokens(e), default=0.0)
     steps = longest / budget if budget and budget > 0 else 0.0
     found = quantities(e)
     beside = [p for p in pairs(found, ALONE, BESIDE) if p.times_worse > 4]
     beside += [p for p in pairs(found, ALONE, None) if p.times_worse > 10 and (longest > 1000 or steps >= 2)]
     crawl = _crawls(e)
-    mixed = steps >= MANY_STEPS and (_is_mixed(e) or not (has_load(e) or concurrency(e) == 1))
+    stall = [
+        r for r in e.under("client:") if re.search(r"stall|freez|pause|gap", r.name) and (r.last or 0) >= 1
+    ]
+    told = steps >= SOME_STEPS and longest >= LONG_PROMPT and _is_mixed(e) and bool(stall)
+    mixed = told or (steps >= MANY_STEPS and (_is_mixed(e) or not (has_load(e) or concurrency(e) == 1)))
     if (
         start_failed(e)
         or out_of_memory(e)
@@ -78,6 +81,12 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
         rivals=("the card being slow at decoding: compare with a time without long prompts",),
         explains=frozenset({Label.COMPUTE, Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.CPU}),
     )
+
+
+def _budget(e: Evidence) -> float | None:
+    """Tokens of a step: as given, or the least default of vLLM's."""
+    least = flag_facts().defaults["max-num-batched-tokens"] if e.engine == "vllm" else None
+    return e.flag("max-num-batched-tokens") or e.flag("chunked-prefill-size") or least
 
 
 def _for_long_prompts(e: Evidence, budget: float, longest: float) -> str:

@@ -212,6 +212,31 @@ def _percent(e: Evidence, pattern: str) -> float | None:
     )
 
 
+def reads_alone(e: Evidence) -> Iterator[Finding]:
+    """One request, nobody beside it: all of its TTFT is its own prefill, which is arithmetic."""
+    longest = max(prompt_tokens(e), default=0.0)
+    ttft = next((q for q in quantities(e) if q.what == "ttft" and not q.is_rate and not q.situation), None)
+    alone = concurrency(e) == 1 and load_of(e).peak_waiting == 0
+    if alone and longest >= LONG_CONTEXT and ttft is not None and ttft.last > 1.0 and not start_failed(e):
+        yield Finding(
+            Label.COMPUTE,
+            f"{longest:,.0f} tokens take {ttft.last:.1f} s with nobody beside: "
+            f"{longest / ttft.last:,.0f} tokens a second "
+            "are what the card reads",
+            (fact(e, ttft.name),),
+            Advice(
+                "prefix caching of what repeats, a shorter prompt, fp8, --tensor-parallel-size over "
+                "NVLink, a faster card",
+                "TTFT in proportion",
+                "cards",
+                "prompt tokens a second of the same request",
+            ),
+            Severity.NOTE,
+            0.65,
+            explains=frozenset({Label.QUEUEING, Label.UNDETERMINED}),
+        )
+
+
 def prefill_in_proportion(e: Evidence) -> Iterator[Finding]:
     """Reading a prompt is arithmetic: alone on the card, TTFT grows with its length."""
     lengths = next(
@@ -326,6 +351,7 @@ RULES = (
     near_bandwidth,
     decodes_a_long_context,
     traffic_counters,
+    reads_alone,
     prefill_in_proportion,
     host_memory_grows,
 )

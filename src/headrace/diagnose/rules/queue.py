@@ -23,6 +23,10 @@ KV_FULL = 0.9
 """Between two scrapes blocks come and go: at this reading the pool has been full."""
 
 
+FULL = 0.97
+"""A pool in which a running request does not find its next block."""
+
+
 def thrash(e: Evidence) -> Iterator[Finding]:
     """KV is full, the youngest gives all its blocks back, queues, and is computed again from its first
     token.
@@ -64,11 +68,20 @@ def _count(number: float) -> str:
 
 
 def _gave_way(load: Load) -> bool:
-    """Waiting grows by what running loses, with the pool full: nobody arrived, somebody was sent back."""
-    if len(load.running) != len(load.waiting) or len(load.kv) != len(load.running):
+    """Waiting grows by what running loses with the pool full (nobody arrived, somebody was sent back), or
+    tokens a
+    second collapse when the pool is full and as many run as before.
+    """
+    if len(load.running) == len(load.waiting) == len(load.kv) > 1:
+        steps = zip(load.running, load.running[1:], load.waiting, load.waiting[1:], load.kv, strict=False)
+        if any(r0 - r1 >= 2 and w1 - w0 == r0 - r1 and kv >= KV_FULL for r0, r1, w0, w1, kv in steps):
+            return True
+    if len(load.generated) != len(load.kv) or len(load.kv) < 3:
         return False
-    steps = zip(load.running, load.running[1:], load.waiting, load.waiting[1:], load.kv, strict=False)
-    return any(r0 - r1 >= 2 and w1 - w0 == r0 - r1 and kv >= KV_FULL for r0, r1, w0, w1, kv in steps)
+    before = [made for made, kv in zip(load.generated, load.kv, strict=True) if kv < FULL]
+    after = [made for made, kv in zip(load.generated, load.kv, strict=True) if kv >= FULL]
+    steady = min(load.running, default=0.0) >= 0.8 * load.peak_running > 1
+    return bool(before and after) and steady and min(after) < 0.4 * max(before) and not load.peak_waiting
 
 
 def _more_kv(e: Evidence) -> str:

@@ -168,8 +168,8 @@ def recomputed_as_hits(e: Evidence) -> Iterator[Finding]:
                 "subtract what preempted requests recompute, or a version that leaves resumed requests out",
                 "a true rate",
             ),
-            Severity.NOTE,
-            0.85,
+            Severity.WARNING,
+            0.9,
             explains=frozenset({Label.UNDETERMINED}),
         )
 

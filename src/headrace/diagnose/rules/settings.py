@@ -155,12 +155,6 @@ COSTLY = (
         "the card waits while the CPU plans the next step",
         "leave it out",
     ),
-    Costly(
-        "gpu-layers",
-        (),
-        "some layers stay on the CPU",
-        "-ngl 99, and a smaller context or quantisation to make room",
-    ),
 )
 
 
@@ -168,14 +162,9 @@ def costly(e: Evidence) -> Iterator[Finding]:
     """Each moves work from the card to the CPU or a link, at every token."""
     if out_of_memory(e) or start_failed(e) or on_cpu(e) or not has_load(e):
         return
-    on_gpu, layers = e.number("startup:layers_on_gpu"), e.number("startup:layers")
     for each in COSTLY:
         given = e.flags.get(each.flag)
-        if (
-            given is None
-            or given.value in each.off
-            or (each.flag == "gpu-layers" and not (on_gpu and layers and on_gpu < layers))
-        ):
+        if given is None or given.value in each.off:
             continue
         yield Finding(
             Label.BAD_FLAGS,
@@ -189,6 +178,75 @@ def costly(e: Evidence) -> Iterator[Finding]:
             ),
             Severity.WARNING,
             0.7,
+        )
+
+
+_WITHOUT = frozenset({"no", "without", "off", "disabled", "plain", "baseline", "default", "none"})
+_FEATURES = {
+    "spec": "speculation",
+    "speculative": "speculation",
+    "ngram": "speculation",
+    "eagle": "speculation",
+    "mtp": "speculation",
+    "draft": "speculation",
+    "lora": "LoRA",
+    "eager": "eager mode",
+    "awq": "the awq kernel",
+    "offload": "offloading",
+    "v0": "V0",
+    "fp32": "float32",
+}
+
+
+def worse_with_it(e: Evidence) -> Iterator[Finding]:
+    """The same measured with and without a feature: it costs more than it brings here."""
+    found = quantities(e)
+    for word, name in _FEATURES.items():
+        with_it = [q for q in found if word in q.situation and not q.says(_WITHOUT)]
+        for pair in (
+            (a, b)
+            for a in with_it
+            for b in found
+            if b.what == a.what and b.is_rate is a.is_rate and b is not a
+        ):
+            on, off = pair
+            if off.situation - _WITHOUT - {word} or (word in off.situation and not off.says(_WITHOUT)):
+                continue
+            worse = off.last / on.last if on.is_rate and on.last else on.last / off.last if off.last else 0.0
+            if worse > 1.15:
+                yield Finding(
+                    Label.BAD_FLAGS,
+                    f"{name} makes it {worse:.1f} times worse here",
+                    (fact(e, on.name), fact(e, off.name)),
+                    Advice(
+                        f"leave {name} out, or keep it for the load where it pays",
+                        f"{worse:.1f} times",
+                        "none",
+                    ),
+                    Severity.WARNING,
+                    0.7,
+                    explains=frozenset({Label.UNDETERMINED}),
+                )
+                return
+
+
+def partly_on_cpu(e: Evidence) -> Iterator[Finding]:
+    """llama.cpp leaves the layers that were not asked for on the CPU: each token waits for them."""
+    on_gpu, layers = e.number("startup:layers_on_gpu"), e.number("startup:layers")
+    if on_gpu is not None and layers and on_gpu < layers:
+        yield Finding(
+            Label.BAD_FLAGS,
+            f"{layers - on_gpu:.0f} of {layers:.0f} layers are computed on the CPU",
+            (fact(e, "startup:layers_on_gpu"),),
+            Advice(
+                "-ngl 99; make room with a smaller context or quantisation",
+                "several times faster",
+                "memory of the card",
+            ),
+            Severity.WARNING,
+            0.75,
+            also=(Label.CPU,),
+            explains=frozenset({Label.UNDETERMINED}),
         )
 
 
@@ -275,6 +333,8 @@ RULES = (
     without_effect,
     lora_slots,
     slow_kernels,
+    worse_with_it,
+    partly_on_cpu,
     speculation,
     costly,
 )
