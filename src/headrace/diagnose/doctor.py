@@ -100,8 +100,7 @@ def _cannot_tell(e: Evidence) -> Iterator[Finding]:
         (),
         Advice(
             "collect, while it is slow: two scrapes of /metrics 30 s apart (or headrace doctor URL), "
-            "the server's log from "
-            "its start, its command line; and client-side TTFT and ITL",
+            "the server's log from its start, its command line; and client-side TTFT and ITL",
             "usage of each budget, and so the one that binds",
         ),
         Severity.NOTE,

@@ -20,8 +20,8 @@ FEW_QUERIES = 500
 
 
 def misses(e: Evidence) -> Iterator[Finding]:
-    """Hits need a shared beginning of at least one block (on hybrid models 500 to 2,000 tokens), on the same
-    replica, not evicted meanwhile; a rate of 0 with other traffic is right.
+    """Hits need a shared beginning of at least one block (on hybrid models 500 to 2,000 tokens), on the
+    same replica, not evicted meanwhile; a rate of 0 with other traffic is right.
     """
     if e.engine == "llama.cpp" or _is_off(e):
         return
@@ -65,8 +65,7 @@ def _miss(
             "put what is shared first and make it longer than a block"
             if long_blocks
             else "see whether the block ('Setting attention block size to …') is longer than the shared "
-            "part, "
-            "whether a date or id stands before it, and whether requests reach the same replica",
+            "part, whether a date or id stands before it, and whether requests reach the same replica",
             "those tokens are not computed again: TTFT",
             "none",
             "prefix_cache_hits_total / prefix_cache_queries_total after a prompt of two blocks and "
@@ -226,8 +225,8 @@ def turned_off(e: Evidence) -> Iterator[Finding]:
 
 
 def evicted_before_reuse(e: Evidence) -> Iterator[Finding]:
-    """With --kv-cache-metrics: blocks idle longer than their pool keeps them are lost before they are
-    asked for.
+    """With --kv-cache-metrics: blocks idle longer than their pool keeps them are lost before they are asked
+    for.
     """
     lifetime = _mean(e, "vllm:kv_block_lifetime_seconds")
     gap = _mean(e, "vllm:kv_block_reuse_gap_seconds")

@@ -15,8 +15,7 @@ POOL_LIMITS = (100, 10, 1000)
 
 def through_a_proxy(e: Evidence) -> Iterator[Finding]:
     """The same server asked directly is faster. A proxy that gathers events before it sends them makes the
-    first
-    token late and the following ones come together: TTFT up, ITL down.
+    first token late and the following ones come together: TTFT up, ITL down.
     """
     found = quantities(e)
     slower = [p for p in (*pairs(found, DIRECT, None), *pairs(found, DIRECT, THROUGH)) if p.times_worse > 1.3]
@@ -75,8 +74,7 @@ def connection_limit(e: Evidence) -> Iterator[Finding]:
             (fact(e, load.names["running"]),),
             Advice(
                 "raise the client's limit: aiohttp TCPConnector(limit=0), httpx "
-                "Limits(max_connections=None), or more client "
-                "processes; look at the proxy's limit too",
+                "Limits(max_connections=None), or more client processes; look at the proxy's limit too",
                 "as many requests as were meant",
                 "none on the server's side until its own limits",
                 "num_requests_running above that number",
@@ -131,8 +129,7 @@ def late_client(e: Evidence) -> Iterator[Finding]:
             or tuple(fact(e, r.name) for r in e.under("client:dispatch"))[:1],
             Advice(
                 "more CPU or processes for the client, or no --max-concurrency below what the rate "
-                "needs; count latency "
-                "from when a request was due",
+                "needs; count latency from when a request was due",
                 "numbers of the server alone",
             ),
             Severity.WARNING,
@@ -142,8 +139,8 @@ def late_client(e: Evidence) -> Iterator[Finding]:
 
 
 def server_is_faster(e: Evidence) -> Iterator[Finding]:
-    """The server's TTFT starts when its front end has read the request: what a client sees beyond is on
-    the way.
+    """The server's TTFT starts when its front end has read the request: what a client sees beyond is on the
+    way.
     """
     server = mean_of(e, "vllm:time_to_first_token_seconds") or next(
         (
@@ -300,8 +297,7 @@ def connects_again(e: Evidence) -> Iterator[Finding]:
 
 def waits_in_the_generator(e: Evidence) -> Iterator[Finding]:
     """A generator with a rate and a cap on concurrency makes requests wait for its own semaphore, and
-    starts their
-    clock after it: TTFT looks low.
+    starts their clock after it: TTFT looks low.
     """
     cap, rate = e.number("workload:max_concurrency"), e.number("workload:request_rate")
     if (

@@ -15,8 +15,7 @@ BUSY_CPU, IDLE_GPU = 0.9, 0.85
 
 def starved_of_cpu(e: Evidence) -> Iterator[Finding]:
     """The engine's core loop, the tokenizer and the launches of kernels run on one core each: when one is
-    full the
-    card waits between steps, with KV and slots free.
+    full the card waits between steps, with KV and slots free.
     """
     cpu, gpu = _cpu(e), _gpu(e)
     load = load_of(e)
@@ -44,8 +43,8 @@ def starved_of_cpu(e: Evidence) -> Iterator[Finding]:
         tuple(fact(e, r.name) for r in (*e.under("host:"), *e.under("gpu:")))[:4],
         Advice(
             "2 cores and more beside one for each GPU, none throttled; --api-server-count 2 to 4 where "
-            "front-end work "
-            "(tokenizing, images, JSON) fills a core; a version with async scheduling (0.14 on)",
+            "front-end work (tokenizing, images, JSON) fills a core; a version with async scheduling "
+            "(0.14 on)",
             "shorter gaps between steps",
             "the periodic log line ends with more than one API server",
             "GPU use rises at the same load; TTFT outside queue and prefill falls",
@@ -92,8 +91,8 @@ def _gpu(e: Evidence) -> float | None:
 
 def outside_queue_and_prefill(e: Evidence) -> Iterator[Finding]:
     """TTFT runs from arrival; queue from when the core took the request in; prefill from its first step.
-    What is in
-    neither is the front end (template, tokenizer, images) and waiting for the core to read its input.
+    What is in neither is the front end (template, tokenizer, images) and waiting for the core to read
+    its input.
     """
     stem = "headrace:" if e.engine == "headrace" else "vllm:"
     ttft = mean_of(e, f"{stem}time_to_first_token_seconds")
@@ -150,8 +149,8 @@ def front_end_takes_it(e: Evidence) -> Iterator[Finding]:
             tuple(fact(e, r.name) for r in large[:3]),
             Advice(
                 "processes rather than threads for front-end work (--api-server-count, "
-                "--renderer-num-workers), a fast "
-                "tokenizer, simpler or cached grammars, images resized by the client",
+                "--renderer-num-workers), a fast tokenizer, simpler or cached grammars, images resized "
+                "by the client",
                 "that part of TTFT or of each step",
                 "the periodic log line ends with more than one API server",
                 "the same time again, and GPU use",
@@ -189,8 +188,7 @@ def grammars_cost(e: Evidence) -> Iterator[Finding]:
             (fact(e, worst.base.name), fact(e, worst.other.name)),
             Advice(
                 "the xgrammar or llguidance backend (--structured-outputs-config), schemas that are "
-                "reused, fewer "
-                "alternatives and no long bounded repeats",
+                "reused, fewer alternatives and no long bounded repeats",
                 "the speed of free text",
                 "backends know different parts of JSON schema",
                 "the same prompts with and without",
@@ -215,8 +213,7 @@ def card_waits(e: Evidence) -> Iterator[Finding]:
         tuple(fact(e, r.name) for r in e.under("gpu:"))[:3],
         Advice(
             "look at the CPU use of each process (py-spy, top -H): the one at 100 % is the limit; "
-            "--api-server-count, cores, "
-            "CUDA graphs",
+            "--api-server-count, cores, CUDA graphs",
             "shorter gaps between steps",
         ),
         Severity.WARNING,
@@ -249,8 +246,8 @@ def threads_of_the_host(e: Evidence) -> Iterator[Finding]:
 
 
 def images_on_few_cores(e: Evidence) -> Iterator[Finding]:
-    """Images are fetched, decoded and resized on the CPU, in the API server's process, before the card
-    sees them.
+    """Images are fetched, decoded and resized on the CPU, in the API server's process, before the card sees
+    them.
     """
     cores = _cores(e)
     images = [
@@ -263,8 +260,7 @@ def images_on_few_cores(e: Evidence) -> Iterator[Finding]:
             (*(fact(e, r.name) for r in images[:2]), Fact(f"{cores:g} cores")),
             Advice(
                 "more cores, --api-server-count 2 to 4 (processes; threads share one lock), smaller "
-                "images from the "
-                "client, --mm-processor-cache-gb where images repeat",
+                "images from the client, --mm-processor-cache-gb where images repeat",
                 "more images a second",
                 "host memory",
                 "GPU use rises with the same traffic",

@@ -101,8 +101,7 @@ def _peak_does_not_fit(e: Evidence, facts: tuple[Fact, ...], neighbour: float, p
     }.get(
         phase,
         "--gpu-memory-utilization 0.02 to 0.05 lower (or --kv-cache-memory-bytes), "
-        "--max-num-batched-tokens "
-        "lower, and a bound on prompt_logprobs, images and LoRA ranks",
+        "--max-num-batched-tokens lower, and a bound on prompt_logprobs, images and LoRA ranks",
     )
     return Finding(
         Label.OOM_PEAK,
@@ -191,8 +190,7 @@ def told_out_of_memory(e: Evidence) -> Iterator[Finding]:
 
 def parts_exceed_budget(e: Evidence) -> Iterator[Finding]:
     """Weights + peak + non-torch + graphs + KV above the budget: what start-up measured after it had sized
-    the
-    pool does not fit beside it any more.
+    the pool does not fit beside it any more.
     """
     for event in e.of("memory_summary")[-1:]:
         names = ("weights", "activation", "non_torch", "graphs", "kv")

@@ -79,8 +79,7 @@ def unequal_cards(e: Evidence) -> Iterator[Finding]:
             (*facts, fact(e, "tensor-parallel-size")),
             Advice(
                 f"--pipeline-parallel-size {tensor_parallel(e)} instead of --tensor-parallel-size: "
-                f"layers can be split "
-                "unevenly (VLLM_PP_LAYER_PARTITION)",
+                f"layers can be split unevenly (VLLM_PP_LAYER_PARTITION)",
                 "each card is filled by what it has",
                 "a single request is no faster than one card",
             ),
@@ -230,8 +229,7 @@ def pool_by_estimate(e: Evidence) -> Iterator[Finding]:
                 (fact(e, "startup:kv_cache_tokens"), fact(e, other.name)),
                 Advice(
                     "compare the memory summary of both starts; fewer --cudagraph-capture-sizes, or a "
-                    "version without "
-                    "the over-estimate of graph memory (0.21 on)",
+                    "version without the over-estimate of graph memory (0.21 on)",
                     "the pool of before",
                     "with the estimate off, capture itself may run out of memory",
                     "'GPU KV cache size' at start",

@@ -35,8 +35,8 @@ SLOW_STREAM_TOK_S = 3.0
 
 def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
     """A prefill that runs takes the whole token budget of every step until it ends (first in running
-    order), so
-    newcomers get what its last chunk leaves, and each decode waits a chunk's time for its token.
+    order), so newcomers get what its last chunk leaves, and each decode waits a chunk's time for its
+    token.
     """
     budget = _budget(e)
     longest = max(prompt_tokens(e), default=0.0)
@@ -154,8 +154,7 @@ def prompts_faster_than_prefill(e: Evidence) -> Iterator[Finding]:
         (*load_facts(e, load), fact(e, load.names["prompted"])),
         Advice(
             "more prefill: another replica, prefix caching of what is shared, --max-num-batched-tokens "
-            "8192 where ITL "
-            "allows; --long-prefill-token-threshold so that short prompts pass",
+            "8192 where ITL allows; --long-prefill-token-threshold so that short prompts pass",
             "a shorter queue",
             "larger steps make each token of running streams later",
             "waiting falls, ITL P99 stays within the goal",

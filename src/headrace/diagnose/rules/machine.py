@@ -27,8 +27,8 @@ NEAR_BANDWIDTH = 0.3
 
 
 def flat_sweep(e: Evidence) -> Iterator[Finding]:
-    """Where more requests at once bring no more tokens and only longer waits, the card is saturated; a cap of
-    the scheduler would show as a constant number of running requests, KV as full.
+    """Where more requests at once bring no more tokens and only longer waits, the card is saturated; a cap
+    of the scheduler would show as a constant number of running requests, KV as full.
     """
     load = load_of(e)
     loads = next(
@@ -52,8 +52,7 @@ def flat_sweep(e: Evidence) -> Iterator[Finding]:
             (row(loads), row(rate)),
             Advice(
                 f"take {knee:g} as this card's limit; another replica for more, a quantised checkpoint "
-                f"or shorter prompts "
-                "for a higher one. Scheduler settings move the wait, not the limit",
+                f"or shorter prompts for a higher one. Scheduler settings move the wait, not the limit",
                 "throughput in proportion to replicas",
                 "another card",
                 "the same sweep over two replicas",
@@ -71,8 +70,7 @@ def row(reading: Reading) -> Fact:
 
 def batching_is_free(e: Evidence) -> Iterator[Finding]:
     """Decode reads all weights for one token a sequence: while that read binds, more sequences cost
-    nothing, so
-    throughput grows with them and each token takes as long.
+    nothing, so throughput grows with them and each token takes as long.
     """
     loads = next(
         (r for r in e.under("sweep:") if re.search(r"concurren|batch|streams|clients", r.name)), None
@@ -97,8 +95,7 @@ def batching_is_free(e: Evidence) -> Iterator[Finding]:
             tuple(row(r) for r in (loads, gaps, rates) if r is not None),
             Advice(
                 "more requests at once (it is free until throughput bends), fewer bytes of weights "
-                "(fp8, AWQ), "
-                "speculation for single streams",
+                "(fp8, AWQ), speculation for single streams",
                 "throughput in proportion to concurrency",
                 "none until the bend",
                 "the same sweep further out",
@@ -133,13 +130,11 @@ def near_bandwidth(e: Evidence) -> Iterator[Finding]:
             yield Finding(
                 Label.MEMORY_BANDWIDTH,
                 f"{speed:g} tokens a second of one stream are {speed / most:.0%} of what reading "
-                f"{size:.0f} GB of weights "
-                f"at {bandwidth:g} GB/s allows ({most:.0f})",
+                f"{size:.0f} GB of weights at {bandwidth:g} GB/s allows ({most:.0f})",
                 (Fact(f"{bandwidth:g} GB/s x {tensor_parallel(e)} / {size:.0f} GB = {most:.1f} tokens/s"),),
                 Advice(
                     "fewer bytes (fp8, AWQ, a smaller or sparser model), a card with more GB/s, "
-                    "speculation; more "
-                    "streams at once are nearly free",
+                    "speculation; more streams at once are nearly free",
                     "tokens a second in inverse proportion to bytes",
                     "a little quality",
                     "tokens a second of one stream",
@@ -159,13 +154,11 @@ def decodes_a_long_context(e: Evidence) -> Iterator[Finding]:
         yield Finding(
             Label.MEMORY_BANDWIDTH,
             f"{max(load.generated):g} tokens a second of {load.peak_running:g} stream over "
-            f"{longest:,.0f} tokens: each "
-            "token reads all weights and the context's KV",
+            f"{longest:,.0f} tokens: each token reads all weights and the context's KV",
             (fact(e, load.names["generated"]), Fact(f"context {longest:,.0f} tokens")),
             Advice(
                 "fewer bytes (fp8 weights and KV), a card with more GB/s, tensor parallelism over "
-                "NVLink, speculation; "
-                "more streams at once are nearly free",
+                "NVLink, speculation; more streams at once are nearly free",
                 "tokens a second of that stream",
                 "a little quality",
                 "tokens a second at a short context: the difference is KV",
@@ -221,8 +214,7 @@ def reads_alone(e: Evidence) -> Iterator[Finding]:
         yield Finding(
             Label.COMPUTE,
             f"{longest:,.0f} tokens take {ttft.last:.1f} s with nobody beside: "
-            f"{longest / ttft.last:,.0f} tokens a second "
-            "are what the card reads",
+            f"{longest / ttft.last:,.0f} tokens a second are what the card reads",
             (fact(e, ttft.name),),
             Advice(
                 "prefix caching of what repeats, a shorter prompt, fp8, --tensor-parallel-size over "
@@ -333,8 +325,8 @@ def _host_memory(e: Evidence, claim: str, facts: tuple[Fact, ...], confidence: f
         facts,
         Advice(
             "find what grows: multi-modal and processor caches (--mm-processor-cache-gb), "
-            "--kv-offloading-size, shared "
-            "memory of many workers; a newer version for known leaks. A larger limit only moves the date",
+            "--kv-offloading-size, shared memory of many workers; a newer version for known leaks. A "
+            "larger limit only moves the date",
             "the process lives",
             "smaller caches: more preprocessing",
             "process_resident_memory_bytes over a day",

@@ -81,8 +81,7 @@ def nothing_left(e: Evidence) -> Iterator[Finding]:
                 "checkpoint",
                 "leaves the pool what the others gave up",
                 "a higher share leaves less for graphs and peaks outside the budget; above 0.95 "
-                "start-up or a "
-                "burst may fail"
+                "start-up or a burst may fail"
                 if raise_it
                 else "smaller steps: prompts take more of them",
                 "'Available KV cache memory' at start is above zero",
@@ -109,9 +108,8 @@ def neighbour_at_start(e: Evidence) -> Iterator[Finding]:
                 f"{taken:.1f} of {total:g} GiB were taken before this server began",
                 (said(event),),
                 Advice(
-                    "find who holds it (nvidia-smi, fuser -v /dev/nvidia*), a leftover engine process "
-                    "first; stop "
-                    "it and start again. Only if it must stay: --gpu-memory-utilization "
+                    f"find who holds it (nvidia-smi, fuser -v /dev/nvidia*), a leftover engine process "
+                    f"first; stop it and start again. Only if it must stay: --gpu-memory-utilization "
                     f"{max(0.0, free / total - 0.02):.2f}",
                     "the whole card for this server",
                     "none",

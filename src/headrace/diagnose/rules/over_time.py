@@ -59,8 +59,7 @@ def first_is_slow(e: Evidence) -> Iterator[Finding]:
         + tuple(said(event) for event in jit[:2]),
         Advice(
             "send requests of the shapes you serve before the readiness probe passes; keep the compile "
-            "caches "
-            "(VLLM_CACHE_ROOT, TRITON_CACHE_DIR) on a volume; a newer version warms up more",
+            "caches (VLLM_CACHE_ROOT, TRITON_CACHE_DIR) on a volume; a newer version warms up more",
             "no user meets a cold kernel",
             "a longer start",
             "TTFT of the first request after ready",
@@ -130,8 +129,7 @@ def slow_start(e: Evidence) -> Iterator[Finding]:
         tuple(fact(e, r.name) for r in e.under("startup:") if r.name.endswith("_s"))[:5] + restarts,
         Advice(
             "keep weights and compile caches on a local volume, the same version and flags between "
-            "starts; scale before "
-            "the queue is full, not after; -O1 where start matters more than speed",
+            "starts; scale before the queue is full, not after; -O1 where start matters more than speed",
             "a start in seconds instead of minutes where caches hit",
             "-O1 decodes slower",
             "'torch.compile took' and 'Model loading took' of the next start",
@@ -154,8 +152,7 @@ def _pair_of_starts(e: Evidence) -> tuple[Fact, ...]:
 
 def ages(e: Evidence) -> Iterator[Finding]:
     """A server that is slower after an hour than after a start: the pool cannot fragment, so what changed
-    is not
-    known without its metrics over that time.
+    is not known without its metrics over that time.
     """
     found = [p for p in pairs(quantities(e), FRESH, AGED) if p.times_worse >= DRIFT and not _is_first(p)]
     if not found or start_failed(e) or _known_cause(e):
@@ -167,18 +164,16 @@ def ages(e: Evidence) -> Iterator[Finding]:
         tuple(fact(e, q.name) for q in (worst.base, worst.other)),
         Advice(
             "collect over uptime: preemptions, prefix hit rate, queue time, KV usage, resident memory "
-            "of each process, GPU "
-            "clocks, and the lengths of requests. No restarts on a timetable before that: KV blocks "
-            "have one size and do "
-            "not fragment",
+            "of each process, GPU clocks, and the lengths of requests. No restarts on a timetable "
+            "before that: KV blocks have one size and do not fragment",
             "the cause by which of them moved first",
         ),
         Severity.WARNING,
         0.75,
         rivals=(
             (
-                "host memory growth; a fuller pool (hits hide less); longer conversations; clocks that fall "
-                "with heat"
+                "host memory growth; a fuller pool (hits hide less); longer conversations; clocks that "
+                "fall with heat"
             ),
         ),
         explains=frozenset({Label.QUEUEING, Label.COMPUTE}),
@@ -203,8 +198,7 @@ def traffic_changed(e: Evidence) -> Iterator[Finding]:
             tuple(Fact(f"{name}: {a:,.4g} to {b:,.4g}", e.where(name)) for name, a, b in moved[:3]),
             Advice(
                 "size budgets for the traffic there is now (headrace tune, headrace simulate with its "
-                "lengths); bound "
-                "max_tokens; alert on request_prompt_tokens and request_generation_tokens",
+                "lengths); bound max_tokens; alert on request_prompt_tokens and request_generation_tokens",
                 "the goals hold again",
                 "more cards, or fewer admitted",
                 "the two histograms over a week",
@@ -249,8 +243,7 @@ def _moved(e: Evidence) -> Iterator[tuple[str, float, float]]:
 
 def never_ends(e: Evidence) -> Iterator[Finding]:
     """The same few requests go on for minutes, no prompt comes, and KV grows token by token: answers
-    without an end
-    (no stop, no max_tokens, a base model), not a leak.
+    without an end (no stop, no max_tokens, a base model), not a leak.
     """
     load = load_of(e)
     kv = list(load.kv)
@@ -262,14 +255,12 @@ def never_ends(e: Evidence) -> Iterator[Finding]:
     if quiet and grows and max(load.running) == min(load.running):
         yield Finding(
             Label.SHIFT,
-            f"{load.running[-1]:,.0f} requests generate without an end: KV grows from {kv[0]:.1%} "
-            f"to {kv[-1]:.1%} "
-            "and no prompt comes",
+            f"{load.running[-1]:,.0f} requests generate without an end: KV grows from {kv[0]:.1%} to "
+            f"{kv[-1]:.1%} and no prompt comes",
             load_facts(e, load),
             Advice(
                 "max_tokens and stop in the requests, an instruct model with its chat template, a "
-                "default bound by "
-                "--override-generation-config",
+                "default bound by --override-generation-config",
                 "answers that end",
                 "long answers are cut",
                 "request_success_total{finished_reason=length} against stop",
@@ -300,8 +291,7 @@ def hits_fell(e: Evidence) -> Iterator[Finding]:
                 ),
                 Advice(
                     "compare prompts of then and now (a template with a date or id in front?), and KV "
-                    "usage: a full pool "
-                    "evicts what would have hit",
+                    "usage: a full pool evicts what would have hit",
                     "TTFT as before",
                 ),
                 Severity.WARNING,

@@ -42,8 +42,7 @@ def thrash(e: Evidence) -> Iterator[Finding]:
     yield Finding(
         Label.THRASH,
         f"{_count(lost or retracted)} requests gave their KV blocks back and were computed again: the "
-        f"pool is too "
-        "small for what runs",
+        f"pool is too small for what runs",
         facts + _pool_facts(e),
         Advice(
             _more_kv(e),
@@ -69,8 +68,7 @@ def _count(number: float) -> str:
 
 def _gave_way(load: Load) -> bool:
     """Waiting grows by what running loses with the pool full (nobody arrived, somebody was sent back), or
-    tokens a
-    second collapse when the pool is full and as many run as before.
+    tokens a second collapse when the pool is full and as many run as before.
     """
     if len(load.running) == len(load.waiting) == len(load.kv) > 1:
         steps = zip(load.running, load.running[1:], load.waiting, load.waiting[1:], load.kv, strict=False)
@@ -97,8 +95,8 @@ def _more_kv(e: Evidence) -> str:
 
 
 def kv_full(e: Evidence) -> Iterator[Finding]:
-    """Admission needs blocks for the whole prompt; when the pool is full the head of the queue waits for
-    an end.
+    """Admission needs blocks for the whole prompt; when the pool is full the head of the queue waits for an
+    end.
     """
     load = load_of(e)
     if start_failed(e) or load.peak_kv < KV_FULL or not (load.peak_waiting or load.running):
@@ -206,12 +204,11 @@ def reserved_ahead(e: Evidence) -> Iterator[Finding]:
         yield Finding(
             Label.QUEUEING,
             f"{load.peak_waiting:,.0f} wait with {load.peak_kv:.0%} of the pool used: admission keeps "
-            f"room for answers "
-            "to come",
+            f"room for answers to come",
             load_facts(e, load),
             Advice(
-                "--schedule-conservativeness lower (0.3 and below), max_new_tokens as long as answers are, "
-                "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION lower",
+                "--schedule-conservativeness lower (0.3 and below), max_new_tokens as long as answers "
+                "are, SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION lower",
                 "more run at once",
                 "retractions when answers get long after all",
                 "token usage above 0.9 with a queue",
@@ -276,8 +273,7 @@ def waits_for_something(e: Evidence) -> Iterator[Finding]:
         load_facts(e, load),
         Advice(
             "compare running with --max-num-seqs: at the cap raise it, below it prompts are what fills "
-            "the steps "
-            "(prompt tokens a second in the log)",
+            "the steps (prompt tokens a second in the log)",
             "the budget that binds",
         ),
         Severity.WARNING,
@@ -318,8 +314,7 @@ def turned_away(e: Evidence) -> Iterator[Finding]:
             tuple(fact(e, r.name) for r in e.under("vllm:admission_rejections_total")),
             Advice(
                 "another replica, or a client that waits as Retry-After says; raise "
-                "--max-num-queued-reqs only if the "
-                "wait it allows is within the goal",
+                "--max-num-queued-reqs only if the wait it allows is within the goal",
                 "fewer refusals",
                 "a longer queue: TTFT",
             ),

@@ -18,8 +18,7 @@ QUANTILES = {"p50": 0.5, "median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 def in_the_first_bucket(e: Evidence) -> Iterator[Finding]:
     """histogram_quantile interpolates inside a bucket: with all samples in the first it gives q x edge,
-    whatever
-    they are; in the last finite one it cannot exceed the edge.
+    whatever they are; in the last finite one it cannot exceed the edge.
     """
     edges = {
         r.last
@@ -253,9 +252,8 @@ def busy_cores(e: Evidence) -> Iterator[Finding]:
 
 
 def only_finished_requests(e: Evidence) -> Iterator[Finding]:
-    """Queue, prefill, decode and e2e times are observed when a request ends: during an overload they are
-    of the
-    lucky ones.
+    """Queue, prefill, decode and e2e times are observed when a request ends: during an overload they are of
+    the lucky ones.
     """
     load = load_of(e)
     queue = mean_of(e, "vllm:request_queue_time_seconds")
@@ -273,8 +271,7 @@ def only_finished_requests(e: Evidence) -> Iterator[Finding]:
 
 def price_of_more_at_once(e: Evidence) -> Iterator[Finding]:
     """A higher cap lets more share each step instead of waiting: TPOT rises less than in proportion, the
-    queue
-    falls. That is the trade that was asked for.
+    queue falls. That is the trade that was asked for.
     """
     caps = next((r for r in e.under("sweep:") if re.search(r"max_num_seqs|max_running|cap", r.name)), None)
     gaps = [r for r in e.under("sweep:") if re.search(r"itl|tpot|step|decode", r.name) and len(r.numbers) > 1]

@@ -264,8 +264,7 @@ def lora_slots(e: Evidence) -> Iterator[Finding]:
         yield Finding(
             Label.BAD_FLAGS,
             f"{load.peak_waiting:.0f} wait and {load.running[-1]:.0f} run with {load.peak_kv:.0%} of KV "
-            f"used: "
-            f"{slots:g} adapter at a time",
+            f"used: {slots:g} adapter at a time",
             _of_load(e),
             Advice(
                 "--max-loras = adapters asked for at the same time",

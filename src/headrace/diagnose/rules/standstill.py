@@ -42,8 +42,7 @@ def standing_still(e: Evidence) -> Iterator[Finding]:
         load_facts(e, load) + tuple(said(event) for event in (*stuck, *died)[:2]),
         Advice(
             "restart the engine; keep its log and a py-spy dump of the worker for a report; let the "
-            "liveness probe "
-            "watch vllm:iteration_tokens_total_count, not /health",
+            "liveness probe watch vllm:iteration_tokens_total_count, not /health",
             "requests are served again",
             "what was running is lost",
             "iteration_tokens_total_count grows while requests run",
@@ -52,8 +51,8 @@ def standing_still(e: Evidence) -> Iterator[Finding]:
         0.8 if frozen or stuck else 0.6,
         rivals=(
             (
-                "gauges of a hung engine keep their last value: two scrapes that are the same say nothing "
-                "of load"
+                "gauges of a hung engine keep their last value: two scrapes that are the same say "
+                "nothing of load"
             ),
         ),
         explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.CPU, Label.UNDETERMINED}),
@@ -83,8 +82,7 @@ def _frozen(e: Evidence, load: Load) -> str:
 
 def longer_than_the_pool(e: Evidence) -> Iterator[Finding]:
     """Hybrid models: the start-up check counts bounded layers; a full-attention request beyond the pool's
-    tokens is
-    admitted never, and nobody passes the head of the queue.
+    tokens is admitted never, and nobody passes the head of the queue.
     """
     tokens, longest = (
         e.number("startup:kv_cache_tokens"),
@@ -132,9 +130,8 @@ def uneven_ranks(e: Evidence) -> Iterator[Finding]:
             ),
             Advice(
                 "a version that balances by KV as well as counts (0.31 on), or a router in front of "
-                "single ranks "
-                "(--data-parallel-external-lb) that knows KV usage; read every engine's metrics, never "
-                "their mean",
+                "single ranks (--data-parallel-external-lb) that knows KV usage; read every engine's "
+                "metrics, never their mean",
                 "the same load over all cards",
                 "prefix hits may fall when requests of one user spread",
                 "running and waiting by engine are alike",
