@@ -113,9 +113,10 @@ def _read_one(text: str, options: Options) -> Evidence:
         return _from_stdin()
     path = Path(text)
     if _is_file(path):
-        if is_measurement(path):
-            return from_measurement(record.read(path), path.name)
-        return read_file(path)
+        with Console(stderr=True).status(f"reading {path.name!r}"):
+            if is_measurement(path):
+                return from_measurement(record.read(path), path.name)
+            return read_file(path)
     if " " in text.strip():
         return _from_command(text)
     if _is_address(text):

@@ -207,6 +207,9 @@ def begins_differently(e: Evidence) -> Iterator[Finding]:
 
 
 def turned_off(e: Evidence) -> Iterator[Finding]:
+    """Without prefix caching every request computes the shared beginning again, whoever computed it
+    before.
+    """
     if _is_off(e) and re.search(r"shared|system.?prompt|multi.?turn|conversation|repeat", _told_names(e)):
         name = next((n for n in ("enable-prefix-caching", "disable-radix-cache") if n in e.flags), "")
         yield Finding(

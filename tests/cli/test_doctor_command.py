@@ -1,0 +1,105 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.cli.main import main
+from headrace.measure import record
+from tests.diagnose.samples import stats
+from tests.measure.samples import measurement, timeline
+from tests.net.serving import running, service
+
+
+def doctor(*arguments: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(main, ["doctor", *arguments], input=given)
+
+
+def log_of(folder: Path, *lines: str) -> str:
+    (path := folder / "server.log").write_text("\n".join(lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([stats(1, 5, 0, 20.0)] * 5, 0),
+        ([stats(1, 5, 40, 99.0)] * 5, 1),
+        (["ValueError: No available memory for the cache blocks."], 3),
+    ],
+)
+def test_the_exit_code_says_how_bad_it_is(tmp_path: Path, lines: list[str], code: int) -> None:
+    assert doctor(log_of(tmp_path, *lines)).exit_code == code
+
+
+@pytest.mark.parametrize(
+    "words", [["no-such-file.log"], ["localhost:1"], ["rm -rf x"], [], ["x.log", "--watch"]]
+)
+def test_what_cannot_be_read_is_exit_code_2(words: list[str]) -> None:
+    assert doctor(*words).exit_code == 2
+
+
+def test_a_finding_is_three_lines_and_more_on_demand(tmp_path: Path) -> None:
+    path = log_of(tmp_path, *[stats(1, 5, 40, 99.0)] * 5)
+
+    short, long = doctor(path).output, doctor(path, "--details").output
+
+    assert "kv_capacity" in short
+    assert "do: " in short
+    assert "server.log:5" not in short
+    assert "server.log:5" in long
+    assert "verify: " in long
+    assert max(map(len, short.splitlines())) <= 80
+
+
+def test_json_holds_what_a_program_needs(tmp_path: Path) -> None:
+    said = json.loads(doctor(log_of(tmp_path, *[stats(1, 5, 40, 99.0)] * 5), "--json").output)
+
+    assert said["severity"] == "warning"
+    assert said["findings"][0]["label"] == "kv_capacity"
+    assert any(fact["where"] == "server.log:5" for fact in said["findings"][0]["evidence"])
+    assert [q["question"] for q in said["questions"]][:2] == ["Computation or memory traffic?", "GPU or CPU?"]
+
+
+def test_inputs_are_judged_together(tmp_path: Path) -> None:
+    path = log_of(tmp_path, *[stats(1, 64, 40, 30.0)] * 5)
+
+    alone = json.loads(doctor(path, "--json").output)
+    both = json.loads(doctor(path, "vllm serve m/x --max-num-seqs 64", "--json").output)
+
+    assert alone["findings"][0]["rule"] != "no_slot"
+    assert both["findings"][0]["rule"] == "no_slot"
+
+
+def test_flags_come_through_a_pipe() -> None:
+    result = doctor("-", "--json", given="u 7 1 vllm serve meta/Llama-3-8B --tensor-parallel-size 8\n")
+
+    assert json.loads(result.output)["findings"][0]["label"] == "bad_flags"
+
+
+def test_a_measurement_of_ours_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record.write(measurement(timeline(0.5, "short", (0.1, 0.1))), path)
+
+    assert doctor(str(path), "--json").exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_live_server_is_sampled() -> None:
+    with running(service()) as server:
+        result = doctor(server.url, "--for", "2s", "--json")
+
+    said = json.loads(result.stdout.splitlines()[-1])
+    assert result.exit_code == 0
+    assert said["engine"] == "headrace"
+    assert said["findings"] == []
+
+
+def test_explain_says_a_term_in_words_and_for_programs() -> None:
+    shown = CliRunner().invoke(main, ["explain", "max_num_seqs"])
+    said = json.loads(CliRunner().invoke(main, ["explain", "--json", "--", "--swap-space"]).output)
+
+    assert "budget: slots" in shown.output
+    assert said["gone"]["flag"] == "swap-space"
+    assert CliRunner().invoke(main, ["explain"]).exit_code == 0
+    assert CliRunner().invoke(main, ["explain", "xyzzy"]).exit_code == 2

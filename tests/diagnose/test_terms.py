@@ -1,0 +1,60 @@
+import pytest
+
+from headrace.core.errors import BadInput
+from headrace.diagnose.flag_facts import flag_facts
+from headrace.diagnose.terms import explained, myths, terms
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    ["max_num_seqs", "--max-num-seqs", "MAX NUM SEQS", "vllm:kv_cache_usage_perc", "what is watermark?"],
+)
+def test_any_spelling_finds_a_term(spelt: str) -> None:
+    assert explained(spelt).term is not None
+
+
+def test_a_flag_of_old_articles_is_named_with_what_takes_its_place() -> None:
+    gone = explained("--max-num-partial-prefills").gone
+
+    assert gone is not None
+    assert gone.instead == "--long-prefill-token-threshold"
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "does the KV cache fragment",
+        "more tensor parallel is faster",
+        "swap space for preemption",
+        "restart every few hours",
+    ],
+)
+def test_a_wrong_claim_is_answered(claim: str) -> None:
+    assert explained(claim).myths
+
+
+def test_what_nobody_knows_is_bad_input_with_what_is_near() -> None:
+    with pytest.raises(BadInput) as refused:
+        explained("max_num_sqs")
+
+    assert "max num seqs" in refused.value.hint
+
+
+def test_every_term_and_myth_is_whole() -> None:
+    names = [name for term in terms() for name in term.names]
+
+    assert len(names) == len(set(names))
+    for term in terms():
+        assert term.what
+        assert term.budget
+        assert set(term.see) <= set(names), term.names
+    assert all(myth.claim and myth.truth and myth.evidence for myth in myths())
+
+
+def test_flags_that_went_are_not_among_those_there_are() -> None:
+    facts = flag_facts()
+
+    assert not set(facts.gone) & (facts.switches | facts.options)
+    assert facts.full_name("--tensor-parallel-s") == "tensor-parallel-size"
+    assert facts.full_name("-tp") == "tensor-parallel-size"
+    assert facts.full_name("--max-num") == "max-num", "could be several"
