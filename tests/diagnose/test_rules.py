@@ -11,8 +11,10 @@ from headrace.diagnose.questions import CANNOT_TELL, answers
 from headrace.diagnose.readers.metrics import read_page
 from tests.diagnose.samples import findings, first, incident, labels, of_log, stats
 
-OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
-"capacity of 79.25 GiB"
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+    "capacity of 79.25 GiB"
+)
 LOADING = "INFO 01-01 10:00:00 [gpu_model_runner.py:1] Starting to load model m..."
 LOADED = "INFO 01-01 10:00:01 [gpu_model_runner.py:1] Model loading took 15.2 GiB memory and 3.1 seconds"
 SIZED = "INFO 01-01 10:00:02 [kv_cache_utils.py:1] GPU KV cache size: 100,000 tokens"
@@ -56,8 +58,10 @@ def test_a_neighbour_is_told_from_a_share_too_large(tmp_path: Path, line: str, l
 
 
 def test_other_processes_in_the_message_are_a_neighbour(tmp_path: Path) -> None:
-    beside = f"{OOM} of which 157.38 MiB is free. Process 1 has 8.96 GiB memory in use. Process 2 has "
-    "70.13 GiB memory in use."
+    beside = (
+        f"{OOM} of which 157.38 MiB is free. Process 1 has 8.96 GiB memory in use. Process 2 has "
+        "70.13 GiB memory in use."
+    )
 
     assert Label.NEIGHBOUR in labels(of_log(tmp_path, LOADING, beside))
     assert Label.NEIGHBOUR not in labels(of_log(tmp_path, LOADING, OOM))
@@ -131,8 +135,10 @@ def test_an_engine_that_stands_still_is_no_queue(tmp_path: Path) -> None:
 
 
 def test_an_ordinary_stop_is_no_dead_engine(tmp_path: Path) -> None:
-    dead = "ERROR 11-29 18:06:51 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: "
-    "EngineCore encountered an issue."
+    dead = (
+        "ERROR 11-29 18:06:51 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: "
+        "EngineCore encountered an issue."
+    )
     stop = "INFO 11-29 18:06:51 [launcher.py:254] [shutdown] API server: shutdown triggered"
 
     assert Label.STALL in labels(of_log(tmp_path, READY, dead))

@@ -85,8 +85,10 @@ def active_parameters_of(name: str) -> float | None:
 
 def bytes_per_weight(e: Evidence) -> float:
     given = e.flags.get("quantization")
-    names = f"{model_of(e)} {given.value if given else ''} {e.text('workload:quantization')} "
-    f"{e.text('workload:dtype')}"
+    names = (
+        f"{model_of(e)} {given.value if given else ''} {e.text('workload:quantization')} "
+        f"{e.text('workload:dtype')}"
+    )
     return next((size for pattern, size in _BYTES if pattern.search(names)), 2.0)
 
 
