@@ -86,11 +86,20 @@ def _quantity(reading: Reading) -> Quantity | None:
         what,
         rate,
         stat,
-        frozenset(word for word in words if word not in known),
+        _situation(word for word in words if word not in known),
         tuple(v * unit for v in reading.numbers),
         reading.name,
         reading.where,
     )
+
+
+def _situation(words: Iterable[str]) -> frozenset[str]:
+    """Words of a situation; what is negated is another word: no_spec -> {no, no-spec}."""
+    found, negated = set[str](), False
+    for word in words:
+        found.add(f"no-{word}" if negated else word)
+        negated = word in {"no", "non", "without", "not"}
+    return frozenset(found)
 
 
 def is_rate(words: list[str]) -> bool:
@@ -138,7 +147,9 @@ THROUGH = frozenset(
 STRUCTURED = frozenset(
     {"guided", "structured", "json", "schema", "grammar", "regex", "xgrammar", "outlines", "constrained"}
 )
-PLAIN = frozenset({"plain", "free", "unconstrained", "text", "without", "off", "unguided", "none"})
+PLAIN = frozenset(
+    {"plain", "free", "unconstrained", "text", "without", "off", "unguided", "none", "no", "non"}
+)
 BEFORE = frozenset({"before", "old", "previous", "earlier", "usual", "normal", "yesterday"})
 AFTER = frozenset({"after", "now", "new", "later", "today", "incident"})
 

@@ -179,33 +179,57 @@ def grammars_cost(e: Evidence) -> Iterator[Finding]:
         for p in (*pairs(found, STRUCTURED, None), *pairs(found, STRUCTURED, PLAIN))
         if 1 / max(p.times_worse, 1e-9) > 1.25
     ]
-    if slower and not start_failed(e):
-        worst = min(slower, key=lambda pair: pair.times_worse)
-        yield Finding(
-            Label.CPU,
-            f"With a grammar {worst.base.what} is {1 / max(worst.times_worse, 1e-9):.1f} times worse "
-            f"than without",
-            (fact(e, worst.base.name), fact(e, worst.other.name)),
-            Advice(
-                "the xgrammar or llguidance backend (--structured-outputs-config), schemas that are "
-                "reused, fewer alternatives and no long bounded repeats",
-                "the speed of free text",
-                "backends know different parts of JSON schema",
-                "the same prompts with and without",
-            ),
-            Severity.WARNING,
-            0.75,
-            explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED}),
-        )
+    told = _STRUCTURED_TOLD.search(" ".join(f"{r.name} {r.text}" for r in e.under("workload:")).lower())
+    late = [q for q in found if q.what == "ttft" and not q.is_rate and q.last > SLOW_TTFT_S]
+    if start_failed(e) or not (slower or (told and late and load_of(e).peak_waiting == 0)):
+        return
+    worst = min(slower, key=lambda pair: pair.times_worse, default=None)
+    times = 1 / max(worst.times_worse, 1e-9) if worst else 0.0
+    yield Finding(
+        Label.CPU,
+        f"With a grammar {worst.base.what} is {times:.1f} times worse than without"
+        if worst
+        else f"TTFT is {late[0].last:.1f} s, nobody waits, and answers follow a grammar: it is compiled "
+        f"first",
+        (fact(e, worst.base.name), fact(e, worst.other.name)) if worst else (fact(e, late[0].name),),
+        Advice(
+            "the xgrammar or llguidance backend (--structured-outputs-config), schemas that are reused, "
+            "fewer "
+            "alternatives and no long bounded repeats",
+            "the speed of free text",
+            "backends know different parts of JSON schema",
+            "the same prompts with and without",
+        ),
+        Severity.WARNING,
+        0.75 if worst else 0.55,
+        explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED}),
+    )
+
+
+_STRUCTURED_TOLD = re.compile(r"guided|structured|json.?schema|grammar|response.?format|xgrammar|outlines")
+SLOW_TTFT_S = 1.0
+
+
+_IS_GPU_USE = re.compile(r"gpu:(?!.*mem).*(?:util|busy|sm_|perc)")
 
 
 def card_waits(e: Evidence) -> Iterator[Finding]:
     """A card that is half idle with many requests at hand waits for somebody: the CPU, where nothing else
     is short.
     """
-    gpu, load = _gpu(e), load_of(e)
+    load = load_of(e)
+    used = [share(r.last) for r in e.under("gpu:") if r.last is not None and _IS_GPU_USE.search(r.name)]
+    gpu = min(used, default=None)
     many = max(load.peak_running, load.peak_waiting, concurrency(e) or 0.0)
-    if gpu is None or gpu >= 0.6 or many < 8 or load.peak_kv >= 0.9 or start_failed(e) or _cpu(e) is not None:
+    bound = 0.8 if many >= 64 else 0.6
+    if (
+        gpu is None
+        or gpu >= bound
+        or many < 8
+        or load.peak_kv >= 0.9
+        or start_failed(e)
+        or _cpu(e) is not None
+    ):
         return
     yield Finding(
         Label.CPU,

@@ -153,7 +153,8 @@ def split_too_far(e: Evidence) -> Iterator[Finding]:
     little = weights is not None and weights / ranks < LITTLE_A_CARD_GIB
     if not (slow_link or (fits_half and ranks >= 4) or (little and ranks >= 2)):
         return
-    if load_of(e).waiting or load_of(e).kv or (list(e.under("gpu:mem")) and not is_speed_asked(e)):
+    busy = load_of(e).peak_waiting > 0 or load_of(e).peak_kv >= 0.5
+    if busy or (list(e.under("gpu:mem")) and not is_speed_asked(e)):
         return
     facts = [fact(e, "tensor-parallel-size")]
     if weights is not None:

@@ -35,7 +35,7 @@ def flat_sweep(e: Evidence) -> Iterator[Finding]:
         (r for r in e.under("sweep:") if re.search(r"concurren|rate|clients|batch|streams|qps|rps", r.name)),
         None,
     )
-    rates = [r for r in e.under("sweep:") if re.search(r"tok|throughput|output", r.name)]
+    rates = [r for r in e.under("sweep:") if re.search(r"tok|throughput|output|per_s$|rps$", r.name)]
     if loads is None or load.peak_kv >= 0.9 or out_of_memory(e):
         return
     for rate in rates:

@@ -134,7 +134,7 @@ def slow_start(e: Evidence) -> Iterator[Finding]:
             "-O1 decodes slower",
             "'torch.compile took' and 'Model loading took' of the next start",
         ),
-        Severity.WARNING if worst[1] > 2 * LONG_COMPILE_S else Severity.NOTE,
+        Severity.WARNING if worst[1] > 2 * LONG_COMPILE_S and not has_load(e) else Severity.NOTE,
         0.65,
     )
 

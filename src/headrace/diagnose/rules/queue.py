@@ -14,7 +14,6 @@ from headrace.diagnose.rules.support import (
     concurrency,
     fact,
     load_facts,
-    prompt_tokens,
     said,
     start_failed,
 )
@@ -43,9 +42,9 @@ def thrash(e: Evidence) -> Iterator[Finding]:
         Label.THRASH,
         f"{_count(lost or retracted)} requests gave their KV blocks back and were computed again: the "
         f"pool is too small for what runs",
-        facts + _pool_facts(e),
+        facts + pool_facts(e),
         Advice(
-            _more_kv(e),
+            more_kv(e),
             "no work is done twice; ITL without gaps",
             "fewer requests at once wait longer for their first token",
             "rate(vllm:num_preemptions_total[5m]) is 0 under the same load",
@@ -82,7 +81,7 @@ def _gave_way(load: Load) -> bool:
     return bool(before and after) and steady and min(after) < 0.4 * max(before) and not load.peak_waiting
 
 
-def _more_kv(e: Evidence) -> str:
+def more_kv(e: Evidence) -> str:
     used = e.flag("gpu-memory-utilization")
     if e.engine == "sglang":
         return "--mem-fraction-static higher, or --max-running-requests lower, so that what runs fits"
@@ -106,9 +105,9 @@ def kv_full(e: Evidence) -> Iterator[Finding]:
         Label.KV_CAPACITY,
         f"KV blocks are used up ({load.peak_kv:.0%})"
         + (f" while {load.peak_waiting:,.0f} requests wait" if waits else ""),
-        load_facts(e, load) + _pool_facts(e),
+        load_facts(e, load) + pool_facts(e),
         Advice(
-            _more_kv(e),
+            more_kv(e),
             "as many more requests at once as tokens fit",
             "fp8 KV may cost quality; longer steps",
             "kv_cache_usage_perc below 0.9 with the same traffic",
@@ -122,40 +121,6 @@ def kv_full(e: Evidence) -> Iterator[Finding]:
             ),
         ),
         explains=frozenset({Label.QUEUEING, Label.COMPUTE} if waits else set[Label]()),
-    )
-
-
-def context_shared(e: Evidence) -> Iterator[Finding]:
-    """llama.cpp: slots share one cache of --ctx-size; with a unified cache each still advertises all of
-    it.
-    """
-    slots = {event.fields["slot"]: event.number("context") or 0.0 for event in e.of("llama_slot")}
-    size, full = e.flag("ctx-size"), e.of("llama_full")
-    over = bool(slots) and size is not None and sum(slots.values()) > size * 1.01
-    if not full and not over:
-        return
-    facts = tuple(said(event) for event in (*full[:1], *e.of("llama_slot")[:1]))
-    if over and size:
-        facts += (
-            Fact(
-                f"{len(slots)} slots of {max(slots.values()):,.0f} tokens share {size:,.0f}",
-                e.where("ctx-size"),
-            ),
-        )
-    yield Finding(
-        Label.KV_CAPACITY,
-        "The KV cache is too small for what its slots hold together",
-        facts,
-        Advice(
-            "--ctx-size = slots x the context each needs, or --parallel with fewer slots",
-            "no answer is cut for want of cache",
-            "memory in proportion",
-            "no 'failed to find free space' under the same load",
-        ),
-        Severity.CRITICAL if full else Severity.WARNING,
-        0.85,
-        also=(Label.BAD_FLAGS,) if over else (),
-        explains=frozenset({Label.QUEUEING, Label.UNDETERMINED}),
     )
 
 
@@ -220,37 +185,9 @@ def reserved_ahead(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _pool_facts(e: Evidence) -> tuple[Fact, ...]:
+def pool_facts(e: Evidence) -> tuple[Fact, ...]:
     names = ("startup:kv_cache_tokens", "startup:max_concurrency_x", "gpu-memory-utilization", "max-num-seqs")
     return tuple(fact(e, name) for name in names if name in e.readings or name in e.flags)
-
-
-def pool_below_demand(e: Evidence) -> Iterator[Finding]:
-    """Tokens of the pool / tokens of a request = how many run at once, whatever max_num_seqs says."""
-    tokens = e.number("startup:kv_cache_tokens", "startup:kv_tokens", "startup:max_total_num_tokens")
-    if tokens is None and (
-        blocks := e.number("startup:kv_blocks", "startup:num_gpu_blocks") or e.flag("num-gpu-blocks")
-    ):
-        tokens = blocks * (e.flag("block-size") or 16)
-    each = max(prompt_tokens(e), default=0.0) + (e.number(*(f"workload:{n}" for n in _OUTPUTS)) or 0.0)
-    offered = concurrency(e)
-    times = e.number("startup:max_concurrency_x")
-    fits = tokens / each if tokens and each else times
-    if fits is None or offered is None or fits >= 0.8 * offered or start_failed(e) or load_of(e).kv:
-        return
-    yield Finding(
-        Label.KV_CAPACITY,
-        f"The KV pool holds {fits:.1f} such requests and {offered:,.0f} are sent at once",
-        (*_pool_facts(e), Fact(f"{each:,.0f} tokens a request" if each else "at max_model_len")),
-        Advice(
-            _more_kv(e), "as many at once as fit", "fp8 KV may cost quality", "kv_cache_usage_perc under load"
-        ),
-        Severity.WARNING,
-        0.65 if each else 0.5,
-    )
-
-
-_OUTPUTS = ("output_tokens", "max_tokens", "output_len", "generation_tokens", "max_new_tokens")
 
 
 def waits_for_something(e: Evidence) -> Iterator[Finding]:
@@ -326,11 +263,9 @@ def turned_away(e: Evidence) -> Iterator[Finding]:
 RULES = (
     thrash,
     kv_full,
-    context_shared,
     reserved_ahead,
     no_slot,
     deferred,
     turned_away,
-    pool_below_demand,
     waits_for_something,
 )

@@ -181,7 +181,7 @@ def costly(e: Evidence) -> Iterator[Finding]:
         )
 
 
-_WITHOUT = frozenset({"no", "without", "off", "disabled", "plain", "baseline", "default", "none"})
+_WITHOUT = frozenset({"no", "non", "without", "off", "disabled", "plain", "baseline", "default", "none"})
 _FEATURES = {
     "spec": "speculation",
     "speculative": "speculation",
@@ -210,7 +210,9 @@ def worse_with_it(e: Evidence) -> Iterator[Finding]:
             if b.what == a.what and b.is_rate is a.is_rate and b is not a
         ):
             on, off = pair
-            if off.situation - _WITHOUT - {word} or (word in off.situation and not off.says(_WITHOUT)):
+            if off.situation - _WITHOUT - {word, f"no-{word}"} or (
+                word in off.situation and not off.says(_WITHOUT)
+            ):
                 continue
             worse = off.last / on.last if on.is_rate and on.last else on.last / off.last if off.last else 0.0
             if worse > 1.15:

@@ -90,7 +90,7 @@ def longer_than_the_pool(e: Evidence) -> Iterator[Finding]:
     )
     times = e.number("startup:max_concurrency_x")
     longest = longest or e.flag("max-model-len")
-    if tokens and longest and times and times >= 1.0 and tokens < 0.9 * longest:
+    if tokens and longest and times and tokens < 0.9 * longest:
         yield Finding(
             Label.STALL,
             f"Requests between {tokens:,.0f} and {longest:,.0f} tokens pass the check at the door and "
