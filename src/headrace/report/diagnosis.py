@@ -13,6 +13,7 @@ from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.finding import Fact, Finding, Label, Severity
 from headrace.diagnose.questions import answers
 from headrace.diagnose.readers.text import plain
+from headrace.diagnose.remarks import remarks
 from headrace.diagnose.terms import Explained, term_names
 
 FORMAT, VERSION = "headrace.diagnosis", 1
@@ -36,7 +37,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = F
         console.print(_text(f"{each.question} ", "bold").append(plain(each.answer)))
         if details:
             _print_facts(each.facts, console)
-    for note in e.notes:
+    for note in (*remarks(e), *e.notes):
         console.print(_text(f"Note: {note}", "dim"))
     if not details and any(f.facts for f in diagnosis.findings):
         console.print(_text("--details shows the numbers, their places, prices and other causes.", "dim"))
@@ -95,7 +96,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, object]:
             {"question": a.question, "answer": a.answer, "evidence": _facts_json(a.facts)}
             for a in answers(diagnosis)
         ],
-        "notes": list(e.notes),
+        "notes": [*remarks(e), *e.notes],
     }
 
 
