@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from headrace import __version__
+from headrace.cli import doctor as diagnosing
 from headrace.cli.bench import bench
 from headrace.cli.calibrate import calibrate
-from headrace.cli.doctor import doctor, explain
 from headrace.cli.serve import serve
 from headrace.cli.simulate import simulate
 from headrace.cli.tune import tune
@@ -55,9 +55,9 @@ def main() -> None:
 
 main.add_command(bench)
 main.add_command(calibrate)
-main.add_command(doctor)
-main.add_command(explain)
 main.add_command(serve)
 main.add_command(simulate)
 main.add_command(tune)
 main.add_command(workload)
+main.add_command(diagnosing.doctor)
+main.add_command(diagnosing.explain)
