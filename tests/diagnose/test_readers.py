@@ -1,4 +1,5 @@
 import gzip
+import json
 import os
 from pathlib import Path
 
@@ -80,6 +81,13 @@ def test_a_cut_gzip_gives_what_came_before(tmp_path: Path) -> None:
 
     assert e.number("log:waiting") == 4
     assert "gzip" in e.notes[0]
+
+
+def test_a_log_wrapped_in_json_lines_is_a_log(tmp_path: Path) -> None:
+    lines = [json.dumps({"log": stats(m, 3, m, 10.0) + "\n", "stream": "stderr"}) for m in range(3)]
+    (path := tmp_path / "container.log").write_text("\n".join(lines), encoding="utf-8")
+
+    assert read_file(path).series("log:waiting") == (0, 1, 2)
 
 
 def test_a_line_without_end_is_cut_and_the_next_is_read(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ _SCRIPT_LINES = 400
 _LOG_LINE = re.compile(
     r"(?m)^(?:\([A-Za-z_]+[^)]*\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|^\[?\d{4}-\d\d-\d\d|Traceback"
 )
+_JSON_LINES = re.compile(r"(?m)^\{.*\}$\n\{")
+"""A log whose lines are wrapped in JSON, as container run-times keep them."""
 _YAML = re.compile(r"(?m)^(?:apiVersion|kind|services|containers|servingEngineSpec|spec|args|command|image):")
 
 
@@ -38,7 +40,7 @@ def read_file(path: Path) -> Evidence:
     head = source.head()
     if not head.strip():
         raise BadInput(f"{path} is empty")
-    if head.lstrip().startswith("{") and not _LOG_LINE.search(head[:200]):
+    if head.lstrip().startswith("{") and not _LOG_LINE.search(head[:200]) and not _JSON_LINES.search(head):
         return _read_json_file(source, name)
     if is_page(head):
         # Lines one by one, so that a page of a million labels never is one string twice over.
