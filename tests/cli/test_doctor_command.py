@@ -4,9 +4,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from headrace.cli import doctor as command
 from headrace.cli.main import main
+from headrace.diagnose.doctor import diagnose
 from headrace.measure import record
-from tests.diagnose.samples import stats
+from tests.cli.pages import pages
+from tests.diagnose.samples import findings, incident, stats
 from tests.measure.samples import measurement, timeline
 from tests.net.serving import running, service
 
@@ -93,6 +96,61 @@ def test_a_live_server_is_sampled() -> None:
     assert result.exit_code == 0
     assert said["engine"] == "headrace"
     assert said["findings"] == []
+
+
+PAGE = (
+    'vllm:num_requests_running{{engine="0"}} 8\nvllm:num_requests_waiting{{engine="0"}} {waiting}\n'
+    'vllm:kv_cache_usage_perc{{engine="0"}} 0.99\nvllm:num_preemptions_total{{engine="0"}} {lost}\n'
+)
+
+
+@pytest.mark.slow
+def test_a_server_that_leaves_while_it_is_looked_at_is_judged_by_what_was_seen() -> None:
+    seen = [PAGE.format(waiting=9, lost=0), PAGE.format(waiting=30, lost=12), None]
+    with pages({"/metrics": seen, "/version": ['{"version": "0.32.0"}']}) as url:
+        result = doctor(url, "--for", "2s", "--json")
+
+    said = json.loads(result.stdout.splitlines()[-1])
+    assert result.exit_code == 1
+    assert (said["engine_version"], said["findings"][0]["label"]) == ("0.32.0", "preemption_thrash")
+    assert "not answered" in said["notes"][0]
+
+
+def test_a_page_that_is_no_metrics_is_exit_code_2() -> None:
+    with pages({"/metrics": ["<html>"]}) as url:
+        assert doctor(url, "--for", "1s").exit_code == 2
+
+
+def test_prometheus_is_asked_for_a_range() -> None:
+    series = {
+        "metric": {"__name__": "vllm:num_requests_waiting", "pod": "a"},
+        "values": [[60 * n, str(n)] for n in range(9)],
+    }
+    answer = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [series]}})
+    with pages({"/api/v1/query_range": [answer]}) as url:
+        steady = json.loads(doctor("--prometheus", url, "--json").output)["questions"][2]["answer"]
+        wrong = doctor("--prometheus", f"{url}/other")
+
+    assert steady.startswith("steady")
+    assert wrong.exit_code == 2
+
+
+def test_watch_says_what_comes_and_what_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    ill = diagnose(incident(metrics={"vllm:num_requests_running": 0, "vllm:num_requests_waiting": 3}))
+    now = {finding.rule: finding for finding in findings(ill.evidence)}
+    options = command.Options(
+        window=1.0, prometheus=None, since=1.0, api_key=None, details=False, watch=True, as_json=False
+    )
+
+    command._tell_changes({}, now, ill, options)
+    came = capsys.readouterr().out
+    command._tell_changes(now, {}, ill, options)
+    went = capsys.readouterr().out
+    command._tell_changes(now, now, ill, options)
+
+    assert "+ critical  other:engine_stall" in came
+    assert "- other:engine_stall: no longer so" in went
+    assert capsys.readouterr().out == ""
 
 
 def test_explain_says_a_term_in_words_and_for_programs() -> None:
