@@ -141,9 +141,11 @@ class Evidence:
 
     @cached_property
     def release(self) -> tuple[int, ...] | None:
-        """(0, 19, 1) of "0.19.1rc1.dev301"; None where the version is no number."""
+        """(0, 19, 1) of "0.19.1rc1.dev301"; of "V0" one that had it; None where the version is no number."""
         found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", self.version)
-        return tuple(int(part or 0) for part in found.groups()) if found else None
+        if found is None:
+            return LAST_OF_V0 if re.match(r"v0\b", self.version.lower()) else None
+        return tuple(int(part or 0) for part in found.groups())
 
     def told(self) -> str:
         """What a person said of the workload and the hardware, in one line of lower case."""
@@ -151,6 +153,8 @@ class Evidence:
         return " | ".join(words).lower()
 
 
+LAST_OF_V0 = (0, 7, 3)
+"""Before V1 was the default."""
 SERIES = frozenset({"vllm", "sglang", "llamacpp", "headrace", "log", "process", "http"})
 """Prefixes whose readings come again with every scrape."""
 

@@ -44,18 +44,28 @@ def read_incident(value: Mapping[str, object], where: str) -> Evidence:
         for name, entry in _mapping(value.get(part)).items():
             full = plain(prefix + name)[:200]
             readings[full] = Reading(full, _values(entry), f"{where} {part}")
+    if engine := _text(value.get("engine")):
+        readings["hardware:engine"] = Reading("hardware:engine", (engine,), where)
     flags = dict[str, Flag]()
     for name, entry in _mapping(value.get("flags")).items():
         full, given = named_flag(name, None if entry in (True, None, "") else str(entry))
         flags[full] = Flag(given, f"{where} flags")
     told = Evidence(
-        engine=_text(value.get("engine")),
+        engine=_engine(_text(value.get("engine"))),
         version=_text(value.get("version")),
         flags=flags,
         readings=readings,
         sources=(where,),
     )
     return log | told
+
+
+_ENGINES = (("sglang", "sglang"), ("llama", "llama.cpp"), ("headrace", "headrace"), ("vllm", "vllm"))
+
+
+def _engine(text: str) -> str:
+    """Of "vllm-ascend" and "vLLM V1" vllm: forks and plugins plan alike."""
+    return next((name for part, name in _ENGINES if part in text.lower()), text)
 
 
 def _text(value: object) -> str:
