@@ -167,6 +167,8 @@ def increase(e: Evidence, *names: str) -> float | None:
 def mean_of(e: Evidence, histogram: str) -> float | None:
     """Mean of a histogram over the scrapes, or over the server's life where there is one."""
     count, total = increase(e, f"{histogram}_count"), increase(e, f"{histogram}_sum")
+    if (told := e.number(f"{histogram}_mean", f"{histogram}_avg")) is not None:
+        return told
     counts = e.series(f"{histogram}_count")
     totals = e.series(f"{histogram}_sum")
     if len(counts) > 1 and len(totals) == len(counts) and counts[-1] > counts[0]:

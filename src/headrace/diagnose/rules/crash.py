@@ -10,7 +10,10 @@ from headrace.diagnose.evidence import Event, Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.rules.memory import CONTEXT_GIB, given, neighbour_gib
 from headrace.diagnose.rules.support import gib, said
+from headrace.diagnose.sizes import memory_gib, tensor_parallel, weights_gib
 
+WEIGHTS_ALONE = 0.95
+"""Of a card: weights that take more leave nothing for anything else."""
 ABOVE_ANY_BUDGET = 0.98
 """A share of the card that PyTorch itself cannot reach once the budget of `gpu_memory_utilization` binds."""
 
@@ -145,9 +148,14 @@ def _traced(e: Evidence) -> Phase:
 
 
 def _by_sums(e: Evidence, event: Event) -> Phase:
-    torch, total = gib(event.fields.get("torch", "")), gib(event.fields.get("total", ""))
+    torch = gib(event.fields.get("torch", event.fields.get("old_torch", "")))
+    total = gib(event.fields.get("total", event.fields.get("old_total", "")))
     reach = max(ABOVE_ANY_BUDGET, (e.flag("gpu-memory-utilization") or 0.0) + 0.03)
-    return Phase.LOAD if torch and total and torch > reach * total else Phase.UNKNOWN
+    if torch and total and torch > reach * total:
+        return Phase.LOAD
+    weights, card = weights_gib(e), memory_gib(e)
+    alone = weights and card and weights / max(tensor_parallel(e), 1) > WEIGHTS_ALONE * card
+    return Phase.LOAD if alone else Phase.UNKNOWN
 
 
 def _by_order(e: Evidence, event: Event) -> Phase:

@@ -90,8 +90,8 @@ def slow_link(e: Evidence) -> Iterator[Finding]:
     across = nodes > 1 and per_node > 0 and tensor_parallel(e) > per_node
     if (
         start_failed(e)
-        or tensor_parallel(e) < 2
-        or not (across or ((link or without) and e.flag("pipeline-parallel-size") is None))
+        or (tensor_parallel(e) < 2 and nodes < 2)
+        or not (across or ((link or without) and (e.flag("pipeline-parallel-size") is None or nodes > 1)))
     ):
         return
     yield Finding(

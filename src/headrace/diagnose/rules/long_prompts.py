@@ -10,7 +10,7 @@ from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.load import load_of
-from headrace.diagnose.quantities import ALONE, BESIDE, pairs, quantities
+from headrace.diagnose.quantities import ALONE, BESIDE, Quantity, pairs, quantities
 from headrace.diagnose.rules.queue import KV_FULL
 from headrace.diagnose.rules.support import (
     asks_at_once,
@@ -45,6 +45,7 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
     beside = [p for p in pairs(found, ALONE, BESIDE) if p.times_worse > 4]
     beside += [p for p in pairs(found, ALONE, None) if p.times_worse > 10 and (longest > 1000 or steps >= 2)]
     crawl = _crawls(e)
+    jerks = longest >= LONG_PROMPT and _jerks(found)
     stall = [
         r for r in e.under("client:") if re.search(r"stall|freez|pause|gap", r.name) and (r.last or 0) >= 1
     ]
@@ -54,7 +55,7 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
         start_failed(e)
         or out_of_memory(e)
         or e.flag("long-prefill-token-threshold")
-        or not (beside or crawl or mixed)
+        or not (beside or crawl or mixed or jerks)
     ):
         return
     facts = tuple(fact(e, q.name) for p in beside[:1] for q in (p.base, p.other)) + crawl
@@ -81,6 +82,14 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
         rivals=("the card being slow at decoding: compare with a time without long prompts",),
         explains=frozenset({Label.COMPUTE, Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.CPU}),
     )
+
+
+def _jerks(found: list[Quantity]) -> bool:
+    """Whether the slowest gaps between tokens are many times the usual: steps that carry others' prompts."""
+    gaps = [q for q in found if q.what == "itl" and not q.is_rate]
+    usual = next((q.last for q in gaps if q.stat in {"p50", "median"}), 0.0)
+    slowest = next((q.last for q in gaps if q.stat in {"p99", "p999", "max"}), 0.0)
+    return usual > 0 and slowest > 10 * usual
 
 
 def _budget(e: Evidence) -> float | None:

@@ -205,7 +205,8 @@ def traffic_changed(e: Evidence) -> Iterator[Finding]:
             ),
             Severity.WARNING,
             0.7,
-            explains=frozenset({Label.QUEUEING, Label.UNDETERMINED}),
+            also=(Label.KV_CAPACITY,) if load_of(e).peak_kv >= 0.9 else (),
+            explains=frozenset({Label.QUEUEING, Label.KV_CAPACITY, Label.UNDETERMINED}),
         )
 
 
@@ -215,9 +216,7 @@ _LENGTH = re.compile(
 
 
 def _moved(e: Evidence) -> Iterator[tuple[str, float, float]]:
-    for reading in [
-        r for r in e.readings.values() if r.name.startswith(("workload:", "client:", "vllm:request_", "log:"))
-    ]:
+    for reading in [r for r in e.readings.values() if "{" not in r.name]:
         words = set(re.split(r"[_:]", reading.name))
         if not _LENGTH.search(reading.name) or reading.last is None:
             continue

@@ -22,6 +22,8 @@ def context_shared(e: Evidence) -> Iterator[Finding]:
     """
     slots = {event.fields["slot"]: event.number("context") or 0.0 for event in e.of("llama_slot")}
     size, full = e.flag("ctx-size"), e.of("llama_full")
+    if e.engine == "llama.cpp":
+        full = full or e.of("prompt_too_long")
     over = bool(slots) and size is not None and sum(slots.values()) > size * 1.01
     if not full and not over:
         return

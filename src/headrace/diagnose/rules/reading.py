@@ -295,6 +295,35 @@ def price_of_more_at_once(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def longer_steps_for_more(e: Evidence) -> Iterator[Finding]:
+    """More streams at once share each step: a token takes longer by far less than the load grew, and
+    nobody waits.
+    """
+    load = load_of(e)
+    found = (
+        (float(match[1]), q)
+        for q in quantities(e)
+        if q.what in {"itl", "tpot"} and not q.is_rate
+        for word in q.situation
+        if (match := re.fullmatch(r"c(\d+)", word))
+    )
+    seen = sorted(found, key=lambda pair: pair[0])
+    if len(seen) < 2 or load.peak_waiting > 0 or load.peak_kv >= 0.9:
+        return
+    (few, low), (many, high) = seen[0], seen[-1]
+    if few and low.last and 1.0 < high.last / low.last < 0.3 * many / few:
+        yield Finding(
+            Label.EXPECTED,
+            f"{many / few:g} times the streams and {high.last / low.last:.1f} times the time a token: "
+            f"steps are shared",
+            (fact(e, low.name), fact(e, high.name)),
+            Advice("nothing, if the ITL goal holds; --max-num-seqs lower trades queue for it", "none"),
+            Severity.NOTE,
+            0.6,
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
 RULES = (
     in_the_first_bucket,
     mixed_window,
@@ -306,4 +335,5 @@ RULES = (
     busy_cores,
     only_finished_requests,
     price_of_more_at_once,
+    longer_steps_for_more,
 )
