@@ -90,6 +90,17 @@ def test_it_is_downloaded_once_and_found_again_by_any_revision(
     assert "downloading" not in capfd.readouterr().err
 
 
+def test_a_log_gets_lines_now_and_then(
+    stand_in: Hub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The library's bars say nothing at all where there is no terminal."""
+    monkeypatch.setattr(hub, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 400_000)
+    fetched(TINY)
+    told = [line for line in capfd.readouterr().err.splitlines() if " of " in line]
+    assert told == ["headrace: 0 of 1 MB", "headrace: 1 of 1 MB", "headrace: 1 of 1 MB"]
+
+
 def test_the_converted_model_is_called_as_it_was_named(
     stand_in: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

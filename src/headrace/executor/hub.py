@@ -11,14 +11,16 @@ download, and a large file is held against its sha256 after it.
 import difflib
 import hashlib
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self, cast
 
 import httpx2
 import huggingface_hub as hf
-from huggingface_hub import constants, errors, utils
+from huggingface_hub import constants, errors
 
 from headrace.core.errors import BadInput, ModelOutOfReach, ModelUnusable
 from headrace.executor.cache import MAKE_ROOM, require_room
@@ -120,7 +122,7 @@ def _download(found: Found, file: RepositoryFile) -> Path:
                 found.name.repository,
                 file.path,
                 revision=found.revision,
-                tqdm_class=None if sys.stderr.isatty() else _Lines,
+                tqdm_class=None if sys.stderr.isatty() else cast("Any", _Lines),
             )
         )
 
@@ -225,14 +227,27 @@ def _first_line(error: BaseException) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-class _Lines(utils.tqdm):
-    """Progress for a log: a line now and then instead of a bar that moves."""
+class _Lines:
+    """Progress for a log: a line now and then instead of a bar that moves.
 
-    def __init__(self, *args: object, **options: object) -> None:
-        super().__init__(*args, **{**options, "mininterval": PROGRESS_EVERY_S, "leave": False})
+    The library's own bars, and what is derived from them, are silent where nobody sees them move.
+    """
 
-    def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        del msg, pos
-        if self.n > 0 and self.total:
-            speed = self.format_dict["rate"] or 0.0
-            say(f"{self.n / 1e6:,.0f} of {self.total / 1e6:,.0f} MB, {speed / 1e6:,.1f} MB/s")
+    def __init__(self, *, total: int | None = None, initial: int = 0, **_: object) -> None:
+        self._total = total
+        self._done = initial
+        self._told_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, count: float | None = 1) -> None:
+        self._done += int(count or 0)
+        now = time.monotonic()
+        if now - self._told_at >= PROGRESS_EVERY_S:
+            self._told_at = now
+            of = f" of {self._total / 1e6:,.0f}" if self._total else ""
+            say(f"{self._done / 1e6:,.0f}{of} MB")
