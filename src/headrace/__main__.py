@@ -1,7 +1,7 @@
 """The front door: the installed `headrace` and `python -m headrace` alike.
 
-The commands are imported when one is run, not when this module is: a process that is spawned imports
-its parent's main module too, and the engine's would spend a second on commands and HTTP that it never uses.
+The commands are imported when one is run, not when this module is: a process that is spawned runs its
+parent's main script too, and the engine's would spend a second on commands and HTTP that it never uses.
 Ctrl-C counts from the first moment, while they are still being imported.
 """
 
