@@ -28,6 +28,7 @@ from headrace.diagnose.rules import (
     queue,
     reading,
     settings,
+    speed,
     standstill,
 )
 
@@ -38,6 +39,7 @@ _ROOMS = (
     memory,
     crash,
     settings,
+    speed,
     fit,
     standstill,
     queue,

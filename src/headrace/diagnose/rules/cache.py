@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of, share
-from headrace.diagnose.rules.support import fact, said
+from headrace.diagnose.rules.support import fact, prompt_tokens, said
 from headrace.diagnose.sizes import model_of
 
 _HYBRID = re.compile(
@@ -179,6 +179,41 @@ def recurrent_cache(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def more_sessions_than_fit(e: Evidence) -> Iterator[Finding]:
+    """Blocks that nobody holds are given away oldest first: where the sessions' contexts together exceed
+    the pool,
+    each is gone by the time its next turn comes.
+    """
+    pool = e.number("startup:kv_cache_tokens", "startup:kv_tokens", "startup:max_total_num_tokens")
+    told = [
+        r.last
+        for r in e.under("workload:")
+        if re.search(r"sessions|conversations|users|agents", r.name) and r.last
+    ]
+    length = max(prompt_tokens(e), default=0.0)
+    rate, names = hit_rate(e)
+    wanted = max(told, default=0.0) * length
+    if pool and wanted > 1.5 * pool and (rate is None or rate < 0.5):
+        yield Finding(
+            Label.PREFIX_MISS,
+            f"{max(told):,.0f} sessions of {length:,.0f} tokens are {wanted / pool:.1f} times the pool: "
+            f"evicted before reuse",
+            (*(fact(e, name) for name in names), fact(e, "startup:kv_cache_tokens")),
+            Advice(
+                "more KV (--kv-cache-dtype fp8, --kv-offloading-size for a tier in host memory), "
+                "session affinity over "
+                "more replicas",
+                "turns that begin where the last one ended",
+                "host memory and transfers",
+                "the hit rate, and with --kv-cache-metrics lifetime against reuse gap",
+            ),
+            Severity.WARNING,
+            0.75,
+            also=(Label.KV_CAPACITY,),
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
 _CHANGING = re.compile(
     r"timestamp|date[ _]?time|uuid|request[ _]?id|nonce|cache[ _]salt|random (?:prefix|id)|current[ "
     r"_](?:date|time)"
@@ -257,4 +292,12 @@ def _mean(e: Evidence, name: str) -> float | None:
     return total / count if count and total is not None else None
 
 
-RULES = (misses, begins_differently, spread_over_replicas, recurrent_cache, turned_off, evicted_before_reuse)
+RULES = (
+    misses,
+    begins_differently,
+    more_sessions_than_fit,
+    spread_over_replicas,
+    recurrent_cache,
+    turned_off,
+    evicted_before_reuse,
+)

@@ -32,7 +32,11 @@ def flat_sweep(e: Evidence) -> Iterator[Finding]:
     """
     load = load_of(e)
     loads = next(
-        (r for r in e.under("sweep:") if re.search(r"concurren|rate|clients|batch|streams|qps|rps", r.name)),
+        (
+            r
+            for r in e.under("sweep:")
+            if re.search(r"concurren|rate|clients|(?<!max_num_)batch(?!ed)|streams|qps|rps", r.name)
+        ),
         None,
     )
     rates = [r for r in e.under("sweep:") if re.search(r"tok|throughput|output|per_s$|rps$", r.name)]
@@ -73,7 +77,12 @@ def batching_is_free(e: Evidence) -> Iterator[Finding]:
     nothing, so throughput grows with them and each token takes as long.
     """
     loads = next(
-        (r for r in e.under("sweep:") if re.search(r"concurren|batch|streams|clients", r.name)), None
+        (
+            r
+            for r in e.under("sweep:")
+            if re.search(r"concurren|(?<!max_num_)batch(?!ed)|streams|clients", r.name)
+        ),
+        None,
     )
     gaps = next((r for r in e.under("sweep:") if re.search(r"itl|tpot|step", r.name)), None)
     rates = next((r for r in e.under("sweep:") if re.search(r"tok|throughput|output", r.name)), None)

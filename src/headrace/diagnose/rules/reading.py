@@ -273,7 +273,14 @@ def price_of_more_at_once(e: Evidence) -> Iterator[Finding]:
     """A higher cap lets more share each step instead of waiting: TPOT rises less than in proportion, the
     queue falls. That is the trade that was asked for.
     """
-    caps = next((r for r in e.under("sweep:") if re.search(r"max_num_seqs|max_running|cap", r.name)), None)
+    caps = next(
+        (
+            r
+            for r in e.under("sweep:")
+            if re.search(r"max_num_seqs|max_num_batched|max_running|chunked_prefill_size|cap", r.name)
+        ),
+        None,
+    )
     gaps = [r for r in e.under("sweep:") if re.search(r"itl|tpot|step|decode", r.name) and len(r.numbers) > 1]
     if caps is None or len(caps.numbers) < 2 or not gaps:
         return

@@ -2,18 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
-from headrace.diagnose.load import load_of, share
+from headrace.diagnose.load import load_of
 from headrace.diagnose.quantities import quantities
-from headrace.diagnose.rules.support import fact, has_load, on_cpu, out_of_memory, said, start_failed
-
-LOW_ACCEPTANCE = 0.4
-CROWD = 64
-"""Running requests from which steps are bound by arithmetic, so that rejected drafts cost others."""
+from headrace.diagnose.rules.support import fact, on_cpu, out_of_memory, said, start_failed
 
 
 def refused(e: Evidence) -> Iterator[Finding]:
@@ -125,133 +120,6 @@ def without_effect(e: Evidence) -> Iterator[Finding]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Costly:
-    """A setting that costs speed whatever the traffic: `off` is the value that does no harm."""
-
-    flag: str
-    off: tuple[object, ...]
-    claim: str
-    change: str
-
-
-COSTLY = (
-    Costly(
-        "cpu-offload-gb",
-        (0.0,),
-        "part of the weights crosses PCIe in every step",
-        "leave --cpu-offload-gb out: a quantised checkpoint, or more cards",
-    ),
-    Costly(
-        "dtype",
-        ("auto", "bfloat16", "float16", "half"),
-        "weights are twice as large as they need be",
-        "--dtype auto",
-    ),
-    Costly("disable-cuda-graph", (False,), "every kernel's launch is paid at every token", "leave it out"),
-    Costly(
-        "disable-overlap-schedule",
-        (False,),
-        "the card waits while the CPU plans the next step",
-        "leave it out",
-    ),
-)
-
-
-def costly(e: Evidence) -> Iterator[Finding]:
-    """Each moves work from the card to the CPU or a link, at every token."""
-    if out_of_memory(e) or start_failed(e) or on_cpu(e) or not has_load(e):
-        return
-    for each in COSTLY:
-        given = e.flags.get(each.flag)
-        if given is None or given.value in each.off:
-            continue
-        yield Finding(
-            Label.BAD_FLAGS,
-            f"--{each.flag} {given.value}: {each.claim}",
-            (fact(e, each.flag),),
-            Advice(
-                each.change,
-                "several times faster decoding",
-                "memory of the card",
-                "tokens a second of one stream",
-            ),
-            Severity.WARNING,
-            0.7,
-        )
-
-
-_WITHOUT = frozenset({"no", "non", "without", "off", "disabled", "plain", "baseline", "default", "none"})
-_FEATURES = {
-    "spec": "speculation",
-    "speculative": "speculation",
-    "ngram": "speculation",
-    "eagle": "speculation",
-    "mtp": "speculation",
-    "draft": "speculation",
-    "lora": "LoRA",
-    "eager": "eager mode",
-    "awq": "the awq kernel",
-    "offload": "offloading",
-    "v0": "V0",
-    "fp32": "float32",
-}
-
-
-def worse_with_it(e: Evidence) -> Iterator[Finding]:
-    """The same measured with and without a feature: it costs more than it brings here."""
-    found = quantities(e)
-    for word, name in _FEATURES.items():
-        with_it = [q for q in found if word in q.situation and not q.says(_WITHOUT)]
-        for pair in (
-            (a, b)
-            for a in with_it
-            for b in found
-            if b.what == a.what and b.is_rate is a.is_rate and b is not a
-        ):
-            on, off = pair
-            if off.situation - _WITHOUT - {word, f"no-{word}"} or (
-                word in off.situation and not off.says(_WITHOUT)
-            ):
-                continue
-            worse = off.last / on.last if on.is_rate and on.last else on.last / off.last if off.last else 0.0
-            if worse > 1.15:
-                yield Finding(
-                    Label.BAD_FLAGS,
-                    f"{name} makes it {worse:.1f} times worse here",
-                    (fact(e, on.name), fact(e, off.name)),
-                    Advice(
-                        f"leave {name} out, or keep it for the load where it pays",
-                        f"{worse:.1f} times",
-                        "none",
-                    ),
-                    Severity.WARNING,
-                    0.7,
-                    explains=frozenset({Label.UNDETERMINED}),
-                )
-                return
-
-
-def partly_on_cpu(e: Evidence) -> Iterator[Finding]:
-    """llama.cpp leaves the layers that were not asked for on the CPU: each token waits for them."""
-    on_gpu, layers = e.number("startup:layers_on_gpu"), e.number("startup:layers")
-    if on_gpu is not None and layers and on_gpu < layers:
-        yield Finding(
-            Label.BAD_FLAGS,
-            f"{layers - on_gpu:.0f} of {layers:.0f} layers are computed on the CPU",
-            (fact(e, "startup:layers_on_gpu"),),
-            Advice(
-                "-ngl 99; make room with a smaller context or quantisation",
-                "several times faster",
-                "memory of the card",
-            ),
-            Severity.WARNING,
-            0.75,
-            also=(Label.CPU,),
-            explains=frozenset({Label.UNDETERMINED}),
-        )
-
-
 def lora_slots(e: Evidence) -> Iterator[Finding]:
     """A request for an adapter beyond --max-loras (1 by default) is skipped until a slot is free."""
     load = load_of(e)
@@ -291,51 +159,10 @@ def _of_load(e: Evidence) -> tuple[Fact, ...]:
     return tuple(fact(e, name) for name in load_of(e).names.values() if name in e.readings)
 
 
-def speculation(e: Evidence) -> Iterator[Finding]:
-    """Drafting pays while steps are bound by reading weights; rejected drafts cost compute that a batch
-    needs.
-    """
-    drafts = e.number("vllm:spec_decode_num_draft_tokens_total")
-    accepted = e.number("vllm:spec_decode_num_accepted_tokens_total")
-    rate = (
-        accepted / drafts
-        if drafts and accepted is not None
-        else e.number(
-            "log:draft_acceptance",
-            "client:acceptance_rate",
-            "vllm:spec_decode_draft_acceptance_rate",
-            "log:acceptance_rate",
-            "spec:acceptance_rate",
-        )
-    )
-    on = any(name.startswith(("spec", "num-spec")) for name in e.flags) or rate is not None
-    crowded = load_of(e).peak_running >= CROWD
-    if on and rate is not None and share(rate) < LOW_ACCEPTANCE:
-        yield Finding(
-            Label.BAD_FLAGS,
-            f"Only {share(rate):.0%} of drafted tokens are kept: speculation costs more than it brings",
-            tuple(fact(e, r.name) for r in e.readings.values() if "accept" in r.name)[:3],
-            Advice(
-                "fewer draft tokens, another drafter, or none above the concurrency where it stops paying",
-                "throughput of a full batch",
-                "slower single streams",
-                "tokens a second with and without, at your concurrency",
-            ),
-            Severity.WARNING,
-            0.65,
-            also=(Label.COMPUTE,) if crowded else (),
-            explains=frozenset({Label.QUEUEING, Label.UNDETERMINED} if crowded else {Label.UNDETERMINED}),
-        )
-
-
 RULES = (
     refused,
     gone_in_this_version,
     without_effect,
     lora_slots,
     slow_kernels,
-    worse_with_it,
-    partly_on_cpu,
-    speculation,
-    costly,
 )
