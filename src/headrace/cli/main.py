@@ -11,6 +11,7 @@ from headrace import __version__
 from headrace.cli import doctor as diagnosing
 from headrace.cli.bench import bench
 from headrace.cli.calibrate import calibrate
+from headrace.cli.record import record
 from headrace.cli.serve import serve
 from headrace.cli.simulate import simulate
 from headrace.cli.tune import tune
@@ -55,6 +56,7 @@ def main() -> None:
 
 main.add_command(bench)
 main.add_command(calibrate)
+main.add_command(record)
 main.add_command(serve)
 main.add_command(simulate)
 main.add_command(tune)

@@ -11,11 +11,15 @@ from rich.text import Text
 from headrace.cli.quantity import SECONDS
 from headrace.cli.reading import PART, READING, Progress, ReadingOptions, opened, reading_options
 from headrace.cli.sections import SectionedCommand
+from headrace.cli.workload_diff import diff_command
 from headrace.cli.workload_making import convert_command, generate_command, slice_command
+from headrace.core.errors import BadInput
 from headrace.report.workload import COLUMNS, features_json, print_features, print_outline, ticking
+from headrace.report.workload_page import workload_page
 from headrace.workload.columns import collect
-from headrace.workload.features import LONG_PROMPT_TOKENS, TOKEN_S, describe
+from headrace.workload.features import LONG_PROMPT_TOKENS, TOKEN_S, Features, describe
 from headrace.workload.outline import by_length, over_time
+from headrace.workload.readers import TraceStream
 
 
 @click.group()
@@ -33,6 +37,7 @@ def workload() -> None:
 class DescribeOptions(ReadingOptions):
     long: int
     token_time: float
+    html: Path | None
     as_json: bool
 
 
@@ -57,6 +62,12 @@ class DescribeOptions(ReadingOptions):
     metavar="SECONDS",
     help="What a token of an answer takes, to say how many requests are under way at once.",
 )
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.html",
+    help="Also write a page with charts, which stands alone.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def describe_command(file: Path, **options: Unpack[DescribeOptions]) -> None:
     """Say what of the workload in FILE decides tuning: lengths, rate, bursts, reuse, mix.
@@ -67,22 +78,19 @@ def describe_command(file: Path, **options: Unpack[DescribeOptions]) -> None:
       headrace workload describe mooncake.jsonl --until 10m
       headrace workload describe servegen/deepseek-r1 --seed 7 --until 1h
       headrace workload describe run.jsonl --class chat --json
+      headrace workload describe week.jsonl --html week.html
     """
     with opened(file, options) as stream:
         columns = collect(stream, Progress("read", stream))
     features = describe(columns, options["long"], options["token_time"])
+    if (html := options["html"]) is not None:
+        _write(html, workload_page(file.name, _said(stream, features), features, columns))
     if options["as_json"]:
         said = {"file": str(file), "format": stream.trace_format.value, "made_of": stream.about.made_of}
         click.echo(json.dumps(said | features_json(features)))
         return
     console = Console(highlight=False)
-    console.print(
-        Text(file.name, style="bold").append(
-            f": {stream.trace_format.value}, {features.requests:,} requests", style="not bold"
-        )
-    )
-    if stream.about.made_of:
-        console.print(Text(stream.about.made_of, style="dim"))
+    console.print(Text(f"{file.name}: ", style="bold").append(_said(stream, features), style="not bold"))
     console.print()
     print_features(features, console)
     print_outline(
@@ -96,6 +104,20 @@ def describe_command(file: Path, **options: Unpack[DescribeOptions]) -> None:
         console.print(Text(warning))
 
 
+def _said(stream: TraceStream, features: Features) -> str:
+    made_of = f" ({stream.about.made_of})" if stream.about.made_of else ""
+    return f"{stream.trace_format.value}, {features.requests:,} requests{made_of}"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}", "does its folder exist?") from error
+    click.echo(f"Page: {path}", err=True)
+
+
+workload.add_command(diff_command)
 workload.add_command(generate_command)
 workload.add_command(convert_command)
 workload.add_command(slice_command)

@@ -4,9 +4,10 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
+from headrace.report.page import Table
 from headrace.report.sparkline import sparkline
 from headrace.report.units import seconds
 from headrace.workload.features import ClassMix, Features, Groups, Lengths
@@ -33,21 +34,32 @@ def features_json(features: Features) -> dict[str, Any]:
 
 def print_features(features: Features, console: Console) -> None:
     """Without the picture."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("tokens", header_style="bold")
-    for head in ("mean", "P50", "P95", "P99", "most"):
-        table.add_column(head, justify="right", header_style="bold")
-    table.add_row("prompt", *_lengths(features.prompt))
-    table.add_row("output", *_lengths(features.output))
-    console.print(table)
+    console.print(_rich(length_table(features)))
     console.print()
-    facts = Table.grid(padding=(0, 2))
-    for name, said in _facts(features):
-        facts.add_row(Text(name, style="bold"), Text(said))
-    console.print(facts)
+    listed = RichTable.grid(padding=(0, 2))
+    for name, said in facts(features):
+        listed.add_row(Text(name, style="bold"), Text(said))
+    console.print(listed)
     if len(features.classes) > 1:
         console.print()
-        console.print(_class_table(features.classes))
+        console.print(_rich(class_table(features.classes)))
+
+
+def _rich(table: Table) -> RichTable:
+    shown = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    shown.add_column(table.head[0], header_style="bold", overflow="ellipsis", max_width=20)
+    for head in table.head[1:]:
+        shown.add_column(head, justify="right", header_style="bold")
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    return shown
+
+
+def length_table(features: Features) -> Table:
+    rows = (("prompt", features.prompt), ("output", features.output))
+    return Table(
+        ("tokens", "mean", "P50", "P95", "P99", "most"), tuple((name, *_lengths(each)) for name, each in rows)
+    )
 
 
 def _lengths(lengths: Lengths) -> list[str]:
@@ -61,7 +73,7 @@ def tokens(amount: float) -> str:
     return f"{amount:,.1f}" if amount < 10 and amount % 1 else f"{amount:,.0f}"
 
 
-def _facts(features: Features) -> list[tuple[str, str]]:
+def facts(features: Features) -> list[tuple[str, str]]:
     timing, long, busy = features.timing, features.long_prompts, features.concurrency
     rate = (
         f"{timing.rate:.3g} requests a second over {seconds(timing.duration_s)}; at most {timing.peak_1s:,} "
@@ -83,7 +95,7 @@ def _facts(features: Features) -> list[tuple[str, str]]:
         f"{busy.mean:,.1f} in the mean and {busy.peak:,} at the peak, if a token of an answer takes "
         f"{seconds(busy.token_s)} and nobody waits"
     )
-    facts = [
+    said = [
         ("rate", rate),
         ("burstiness", burstiness),
         ("load", load),
@@ -92,12 +104,12 @@ def _facts(features: Features) -> list[tuple[str, str]]:
         ("reuse", _reuse(features)),
     ]
     if tenants := features.tenants:
-        facts.append(("tenants", f"{tenants.count:,}; the largest sends {tenants.top_share:.1%}"))
+        said.append(("tenants", f"{tenants.count:,}; the largest sends {tenants.top_share:.1%}"))
     if features.sessions:
-        facts.append(("sessions", _sessions(features.sessions, features.waiting_share)))
+        said.append(("sessions", _sessions(features.sessions, features.waiting_share)))
     if features.left_out:
-        facts.append(("left out", f"{features.left_out:,} rows ask for no output, or failed"))
-    return facts
+        said.append(("left out", f"{features.left_out:,} rows ask for no output, or failed"))
+    return said
 
 
 def _sessions(sessions: Groups, waiting_share: float) -> str:
@@ -128,14 +140,10 @@ def _reuse(features: Features) -> str:
     )
 
 
-def _class_table(classes: tuple[ClassMix, ...]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("class", header_style="bold", overflow="ellipsis", max_width=20)
-    for head in ("requests", "prompt tokens", "prompt P50", "P95", "output P50", "P95"):
-        table.add_column(head, justify="right", header_style="bold")
-    for mix in classes[:MOST_CLASSES_SHOWN]:
-        table.add_row(
-            Text(mix.name),
+def class_table(classes: tuple[ClassMix, ...]) -> Table:
+    rows = tuple(
+        (
+            mix.name,
             f"{mix.share:.1%}",
             f"{mix.token_share:.1%}",
             tokens(mix.prompt.p50),
@@ -143,7 +151,9 @@ def _class_table(classes: tuple[ClassMix, ...]) -> Table:
             tokens(mix.output.p50),
             tokens(mix.output.p95),
         )
-    return table
+        for mix in classes[:MOST_CLASSES_SHOWN]
+    )
+    return Table(("class", "requests", "prompt tokens", "prompt P50", "P95", "output P50", "P95"), rows)
 
 
 def print_outline(
@@ -160,7 +170,7 @@ def print_outline(
     )
     console.print(Text(f"│{sparkline(total, max(total))}│"))
     console.print()
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("tokens", justify="right", header_style="bold", no_wrap=True)
     for head in ("prompts", "outputs"):
         table.add_column(head, header_style="bold", no_wrap=True)

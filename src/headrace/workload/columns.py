@@ -1,6 +1,6 @@
 """A workload as columns of numbers: what is kept of ten million requests to describe them exactly.
 
-TraceStream --collect--> Columns      22 bytes a request, whatever their prefixes, tenants and sessions
+TraceStream --collect--> Columns      25 bytes a request, whatever their prefixes, tenants and sessions
 """
 
 from array import array
@@ -20,6 +20,7 @@ MOST_CLASSES = 256
 MOST_NAMES = 1_000_000
 """Of tenants and of sessions. Those beyond are one more, together."""
 ROWS_A_REPORT = 50_000
+ALONE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Columns:
     shared_tokens: NDArray[np.int32]
     """Of the prompt, what an earlier request had too; never all of it."""
     class_index: NDArray[np.uint8]
+    session_index: NDArray[np.int32]
+    """Equal for requests of one session; `ALONE` for those of none."""
     classes: tuple[str, ...]
     tenants: dict[str, int]
     """Requests of each, where the workload names them."""
@@ -50,12 +53,14 @@ class _Names:
 
     def __init__(self) -> None:
         self.counts = dict[str, int]()
+        self._places = dict[str, int]()
 
-    def add(self, name: str) -> None:
-        if name in self.counts or len(self.counts) < MOST_NAMES:
-            self.counts[name] = self.counts.get(name, 0) + 1
-        else:
-            self.counts["…"] = self.counts.get("…", 0) + 1
+    def add(self, name: str) -> int:
+        """Which name it is."""
+        if name not in self._places and len(self._places) >= MOST_NAMES:
+            name = "…"
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return self._places.setdefault(name, len(self._places))
 
 
 class _Gathering:
@@ -63,7 +68,7 @@ class _Gathering:
 
     def __init__(self) -> None:
         self.at_ns, self.prompt, self.output = array("q"), array("i"), array("i")
-        self.shared, self.class_index = array("i"), array("B")
+        self.shared, self.class_index, self.session_index = array("i"), array("B"), array("i")
         self.classes = dict[str, int]()
         self.tenants, self.sessions = _Names(), _Names()
         self.prefixes = SharedPrefixes()
@@ -84,8 +89,7 @@ class _Gathering:
         self.class_index.append(index)
         if tenant:
             self.tenants.add(tenant)
-        if session:
-            self.sessions.add(session)
+        self.session_index.append(self.sessions.add(session) if session else ALONE)
         if think_ns is not None:
             self.waiting += 1
 
@@ -105,6 +109,7 @@ def collect(stream: TraceStream, on_rows: Callable[[int], None] = lambda _count:
         output_tokens=np.frombuffer(gathering.output, dtype=np.int32),
         shared_tokens=np.frombuffer(gathering.shared, dtype=np.int32),
         class_index=np.frombuffer(gathering.class_index, dtype=np.uint8),
+        session_index=np.frombuffer(gathering.session_index, dtype=np.int32),
         classes=tuple(gathering.classes),
         tenants=gathering.tenants.counts,
         sessions=gathering.sessions.counts,

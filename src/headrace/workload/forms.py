@@ -53,9 +53,10 @@ ROWS = {
     TraceFormat.MOONCAKE: mooncake,
     TraceFormat.LLMSERVINGSIM: llmservingsim,
     TraceFormat.MEASUREMENT: measurement,
-    TraceFormat.REQUEST_LOG: request_log,
-    TraceFormat.VLLM_LOG: vllm_log,
 }
+
+LOGS = {TraceFormat.REQUEST_LOG: request_log, TraceFormat.VLLM_LOG: vllm_log}
+"""Their prefixes have no names yet."""
 
 
 def form_of(path: Path, line: bytes) -> TraceFormat:

@@ -12,6 +12,7 @@ from hashlib import blake2b
 import numpy as np
 
 BLOCK_TOKENS = 64
+SALT_BYTES = 32
 BYTES_PER_TOKEN = 4
 """Of English text; used only where no tokenizer is at hand."""
 _ID_BITS = 53

@@ -8,6 +8,7 @@ count from the first request kept, so a slice starts at 0; in our own form from 
 workload, or of the slice.
 """
 
+import secrets
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from typing import BinaryIO
 from headrace.core.errors import BadInput
 from headrace.workload.bench_result import bench_result, looks_like_one
 from headrace.workload.blocks import with_block_tokens
-from headrace.workload.forms import KNOWN, ROWS, TraceFormat, form_of
+from headrace.workload.forms import KNOWN, LOGS, ROWS, TraceFormat, form_of
 from headrace.workload.own_form import read_head
-from headrace.workload.prefix_names import BLOCK_TOKENS
+from headrace.workload.prefix_names import SALT_BYTES, PrefixNames
 from headrace.workload.rows import Lines, Row
 from headrace.workload.servegen import servegen
 from headrace.workload.slices import ALL, Slice, kept, what_was_left
@@ -59,18 +60,22 @@ class TraceStream:
     def requests(self) -> Iterator[TraceRequest]:
         for row in self.rows:
             assert self.base_ns is not None, "set by the first row"
-            yield TraceRequest(
-                (row.at_ns - self.base_ns) / 1e9,
-                row.prompt_tokens,
-                row.output_tokens,
-                row.request_class,
-                row.priority,
-                row.prefix_ids,
-                self.prefix_block_tokens if row.prefix_ids else 0,
-                row.tenant,
-                row.session,
-                None if row.think_ns is None else row.think_ns / 1e9,
-            )
+            yield as_request(row, self.base_ns, self.prefix_block_tokens)
+
+
+def as_request(row: Row, base_ns: int, prefix_block_tokens: int) -> TraceRequest:
+    return TraceRequest(
+        (row.at_ns - base_ns) / 1e9,
+        row.prompt_tokens,
+        row.output_tokens,
+        row.request_class,
+        row.priority,
+        row.prefix_ids,
+        prefix_block_tokens if row.prefix_ids else 0,
+        row.tenant,
+        row.session,
+        None if row.think_ns is None else row.think_ns / 1e9,
+    )
 
 
 def read_trace(
@@ -96,11 +101,13 @@ def open_trace(
     prefix_block_tokens: int | None = None,
     part: Slice = ALL,
     seed: int = 0,
+    names: PrefixNames | None = None,
 ) -> Generator[TraceStream]:
     """Raises `BadInput`, then or when a row is asked for: with the line that is wrong, or for no row at all.
 
     `prefix_block_tokens` says how many tokens a prefix id stands for, where that is not the power of
-    two that all rows agree with. Only ServeGen's form, which says how likely what is, looks at `seed`.
+    two that all rows agree with. Only ServeGen's form, which says how likely what is, looks at `seed`, and
+    only logs at `names`: how their prefixes are named, under a salt of its own where nothing is said.
     """
     try:
         if path.is_dir() or trace_format is TraceFormat.SERVEGEN:
@@ -109,41 +116,48 @@ def open_trace(
             yield stream
             return
         with path.open("rb") as file:
-            yield _open_file(path, file, trace_format, prefix_block_tokens, part)
+            names = names or PrefixNames(secrets.token_bytes(SALT_BYTES))
+            yield _open_file(path, file, _Said(trace_format, prefix_block_tokens, names), part)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _open_file(
-    path: Path,
-    file: BinaryIO,
-    trace_format: TraceFormat | None,
-    prefix_block_tokens: int | None,
-    part: Slice,
-) -> TraceStream:
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a caller knows of a file."""
+
+    trace_format: TraceFormat | None
+    prefix_block_tokens: int | None
+    names: PrefixNames
+
+
+def _open_file(path: Path, file: BinaryIO, said: _Said, part: Slice) -> TraceStream:
     total_bytes = path.stat().st_size
     beginning = file.read(_BEGINNING) if file.seekable() else b""
-    if trace_format is TraceFormat.VLLM_BENCH or (trace_format is None and looks_like_one(beginning)):
-        file.seek(0)
-        stream = TraceStream(path, TraceFormat.VLLM_BENCH, About(), total_bytes)
-        stream.rows = _finished(stream, bench_result(path, file), part, prefix_block_tokens)
-        return stream
     if file.seekable():
         file.seek(0)
-    stream = TraceStream(path, trace_format or TraceFormat.HEADRACE, About(), total_bytes)
+    if said.trace_format is TraceFormat.VLLM_BENCH or (
+        said.trace_format is None and looks_like_one(beginning)
+    ):
+        stream = TraceStream(path, TraceFormat.VLLM_BENCH, About(), total_bytes)
+        stream.rows = _finished(stream, bench_result(path, file), part, said.prefix_block_tokens)
+        return stream
+    stream = TraceStream(path, said.trace_format or TraceFormat.HEADRACE, About(), total_bytes)
     lines = _numbered(stream, file)
     head = next(lines, None)
     if head is None:
         raise BadInput(f"{path} is empty", "a workload has at least one request")
-    stream.trace_format = form = trace_format or form_of(path, head[1])
+    stream.trace_format = form = said.trace_format or form_of(path, head[1])
+    lines = chain([head], lines)
+    if form in LOGS:
+        stream.rows = _finished(stream, LOGS[form](path, lines, said.names), part, said.names.block_tokens)
+        return stream
+    block_tokens = said.prefix_block_tokens
     if form is TraceFormat.HEADRACE:
         stream.about = read_head(path, head[1])
         stream.base_ns = round(part.from_s * 1e9)
-        prefix_block_tokens = prefix_block_tokens or stream.about.prefix_block_tokens or None
-    elif form in {TraceFormat.REQUEST_LOG, TraceFormat.VLLM_LOG}:
-        prefix_block_tokens = BLOCK_TOKENS
-    rows = ROWS[form](path, chain([head], lines))
-    stream.rows = _finished(stream, rows, part, prefix_block_tokens)
+        block_tokens = block_tokens or stream.about.prefix_block_tokens or None
+    stream.rows = _finished(stream, ROWS[form](path, lines), part, block_tokens)
     return stream
 
 

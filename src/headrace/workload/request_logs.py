@@ -6,7 +6,6 @@ There is no one form, so each fact is looked for under the names that are in use
 LiteLLM's, OpenAI's and plain ones are among them. Of a text only salted hashes and lengths go on.
 """
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,12 +41,11 @@ def is_request_log(entry: Entry) -> bool:
     return known and _first(entry, _WHEN) is not None
 
 
-def request_log(path: Path, lines: Lines, names: PrefixNames | None = None) -> Iterator[Row]:
-    """In the order of the file. Without `names` under a salt of its own, and a guess at what a token is.
+def request_log(path: Path, lines: Lines, names: PrefixNames) -> Iterator[Row]:
+    """In the order of the file.
 
     A line without any token of an answer, as of one that failed, has an output of 0 tokens.
     """
-    names = names or PrefixNames(secrets.token_bytes(16))
     decoder = msgspec.json.Decoder(dict[str, Any])
     for number, line in lines:
         entry = decoded(path, number, line, decoder)

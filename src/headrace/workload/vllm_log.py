@@ -10,7 +10,6 @@ to be as long as it was allowed to be. Times are whole seconds, and of no year.
 """
 
 import re
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -47,9 +46,8 @@ def is_vllm_log(line: bytes) -> bool:
     return _LINE.search(line) is not None
 
 
-def vllm_log(path: Path, lines: Lines, names: PrefixNames | None = None) -> Iterator[Row]:
+def vllm_log(path: Path, lines: Lines, names: PrefixNames) -> Iterator[Row]:
     """All of it, in order of arrival; other lines of the log are passed over."""
-    names = names or PrefixNames(secrets.token_bytes(16))
     seen = dict[bytes, _Seen]()
     clock = _Clock(path)
     number = 0

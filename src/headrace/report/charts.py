@@ -1,0 +1,84 @@
+"""Charts as SVG for pages that stand alone: no script, no network, readable where scripts are forbidden.
+
+pygal draws; here is only what all of this project's charts have in common (docs/decisions/0011).
+"""
+
+from collections.abc import Mapping, Sequence
+from math import floor, log10
+from xml.etree.ElementTree import tostring
+
+import pygal
+from pygal.style import Style
+
+WIDTH, HEIGHT = 900, 300
+_BLANK = " "
+"""A title of the axis that only makes room: without one, pygal puts the legend on the labels."""
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b7791f", "#0987a0", "#b83280", "#4a5568")
+_STYLE = Style(
+    background="transparent",
+    plot_background="transparent",
+    foreground="#4a5568",
+    foreground_strong="#1a202c",
+    foreground_subtle="#a0aec0",
+    colors=COLOURS,
+    opacity=".85",
+    font_family="system-ui, sans-serif",
+    label_font_size=13,
+    major_label_font_size=13,
+    legend_font_size=13,
+    title_font_size=15,
+    guide_stroke_color="#e2e8f0",
+    guide_stroke_dasharray="0",
+    major_guide_stroke_color="#e2e8f0",
+    major_guide_stroke_dasharray="0",
+    stroke_width=2,
+)
+_COMMON = {
+    "style": _STYLE,
+    "js": [],
+    "width": WIDTH,
+    "height": HEIGHT,
+    "explicit_size": True,
+    "legend_at_bottom": True,
+    "truncate_label": -1,
+    "truncate_legend": -1,
+}
+_DECADE = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000)
+
+Points = Sequence[tuple[float, float]]
+
+
+def cumulative_chart(title: str, x_title: str, series: Mapping[str, Points]) -> str:
+    """Shares up to a value, over values of 1 and more on a logarithmic axis."""
+    values = [value for points in series.values() for value, _ in points]
+    first, last = floor(log10(min(values))), floor(log10(max(values))) + 1
+    chart = pygal.XY(title=title, x_title=x_title, show_dots=False, range=(0, 1), **_COMMON)
+    chart.x_labels = [{"value": log10(tick), "label": f"{tick:,}"} for tick in _DECADE[first : last + 1]]
+    chart.y_labels = [{"value": share / 4, "label": f"{share * 25} %"} for share in range(5)]
+    for name, points in series.items():
+        chart.add(name, [(log10(value), share) for value, share in points])
+    return _svg(chart)
+
+
+def stacked_bars(title: str, labels: Sequence[str], every: int, series: Mapping[str, Sequence[float]]) -> str:
+    """One bar a label; every so many labels is shown."""
+    chart = pygal.StackedBar(title=title, x_title=_BLANK, show_minor_x_labels=False, spacing=1, **_COMMON)
+    chart.x_labels = list(labels)
+    chart.x_labels_major = list(labels[::every])
+    for name, values in series.items():
+        chart.add(name, list(values))
+    return _svg(chart)
+
+
+def _svg(chart: pygal.Graph) -> str:
+    """The picture without its script; browsers show a value where the pointer rests."""
+    chart.setup()
+    root = chart.render_tree()
+    for parent in list(root.iter()):
+        for child in list(parent):
+            kind = child.tag.rpartition("}")[2] if isinstance(child.tag, str) else ""
+            if kind == "desc" and child.get("class") == "value":
+                child.tag = "title"
+            elif kind in {"script", "desc"}:
+                parent.remove(child)
+    return tostring(root, encoding="unicode")
