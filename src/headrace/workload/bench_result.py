@@ -11,7 +11,7 @@ from typing import BinaryIO
 import msgspec
 
 from headrace.core.errors import BadInput
-from headrace.workload.rows import Row
+from headrace.workload.rows import Row, nanoseconds
 
 MOST_BYTES = 1 << 30
 _DETAILS = "run it again with --save-result --save-detailed"
@@ -56,7 +56,7 @@ def bench_result(path: Path, file: BinaryIO) -> Iterator[Row]:
     rows = [
         Row(
             number + 1,
-            round((result.start_times[number] - waited[number]) * 1e9),
+            nanoseconds(path, number + 1, result.start_times[number] - waited[number], 1e9),
             result.input_lens[number],
             0 if errors[number] else result.output_lens[number],
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.core.errors import BadInput
-from headrace.workload.rows import Lines, Row, since_epoch_ns
+from headrace.workload.rows import Lines, Row, nanoseconds, since_epoch_ns
 
 AZURE_HEAD = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 BURSTGPT_COLUMNS = frozenset({"Timestamp", "Request tokens", "Response tokens"})
@@ -35,23 +35,24 @@ def azure(path: Path, lines: Lines) -> Iterator[Row]:
 def burstgpt(path: Path, lines: Lines) -> Iterator[Row]:
     """The class is the kind of log: `conversation` or `api`."""
     number, head = next(lines)
-    columns = _fields(head)
-    if missing := sorted(BURSTGPT_COLUMNS - set(columns)):
+    if not is_burstgpt(head):
         raise BadInput(
-            f"{path}, line {number}: no column {', '.join(missing)}", "the header names the columns"
+            f"{path}, line {number}: the header lacks one of {', '.join(sorted(BURSTGPT_COLUMNS))}",
+            "is it BurstGPT's form?",
         )
+    columns = _fields(head)
     for number, line in lines:
         try:
             fields = dict(zip(columns, _fields(line), strict=True))
             yield Row(
                 number,
-                round(float(fields["Timestamp"]) * 1e9),
+                nanoseconds(path, number, float(fields["Timestamp"]), 1e9),
                 int(fields["Request tokens"]),
                 int(fields["Response tokens"]),
                 request_class=fields.get("Log Type", "trace").removesuffix("log").strip().lower() or "trace",
                 session=fields.get("Session ID", ""),
             )
-        except (ValueError, OverflowError, csv.Error) as error:
+        except (ValueError, csv.Error) as error:
             seen = line[:80].decode(errors="replace")
             raise BadInput(
                 f"{path}, line {number}: {seen!r} does not fit the columns {', '.join(columns)}",
@@ -62,7 +63,7 @@ def burstgpt(path: Path, lines: Lines) -> Iterator[Row]:
 def is_burstgpt(line: bytes) -> bool:
     try:
         return set(_fields(line)) >= BURSTGPT_COLUMNS
-    except (UnicodeDecodeError, csv.Error, ValueError):
+    except (csv.Error, ValueError):
         return False
 
 

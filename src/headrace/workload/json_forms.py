@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.errors import BadInput
-from headrace.workload.rows import Lines, Row, decoded
+from headrace.workload.rows import Lines, Row, decoded, nanoseconds
 
 
 class _MooncakeRow(msgspec.Struct):
@@ -54,7 +54,7 @@ def mooncake(path: Path, lines: Lines) -> Iterator[Row]:
         row = decoded(path, number, line, decoder)
         yield Row(
             number,
-            round(row.timestamp * 1e6),
+            nanoseconds(path, number, row.timestamp, 1e6),
             row.input_length,
             row.output_length,
             prefix_ids=row.hash_ids,
@@ -80,7 +80,7 @@ def measurement(path: Path, lines: Lines) -> Iterator[Row]:
         asked = row.timeline or row.failure
         if asked is None:
             raise BadInput(f"{path}, line {number}: neither a timeline nor a failure")
-        due_ns = round(asked.due_at * 1e9)
+        due_ns = nanoseconds(path, number, asked.due_at, 1e9)
         rows.append(Row(number, due_ns, asked.prompt_tokens, len(asked.token_at), asked.request_class))
     if len(rows) != promised:
         raise BadInput(

@@ -16,6 +16,9 @@ T = TypeVar("T")
 Lines = Iterator[tuple[int, bytes]]
 """Numbered from 1, without empty ones."""
 
+MOST_NS = 1 << 62
+"""As an instant, counted from whenever: some 146 years."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -41,6 +44,13 @@ def decoded(path: Path, number: int, line: bytes, decoder: "msgspec.json.Decoder
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         cut = "" if line.endswith(b"}") else "the line is cut off; copy the file again"
         raise BadInput(f"{path}, line {number}: {error}", cut) from error
+
+
+def nanoseconds(path: Path, number: int, amount: float, unit_ns: float) -> int:
+    """Of an amount of time in a file, which may be any number."""
+    if not abs(amount) * unit_ns < MOST_NS:
+        raise BadInput(f"{path}, line {number}: {amount:g} is no time", "is the unit of time another one?")
+    return round(amount * unit_ns)
 
 
 def since_epoch_ns(text: str) -> int:

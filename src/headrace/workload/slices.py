@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.core.errors import BadInput
-from headrace.workload.rows import Row
+from headrace.workload.rows import MOST_NS, Row
 from headrace.workload.trace import LONGEST_S
 
 MOST_TOKENS = 1 << 24
@@ -88,6 +88,8 @@ def _in_order(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
     before_ns = None
     for row in rows:
         at_ns = row.at_ns
+        if not -MOST_NS < at_ns < MOST_NS:
+            raise BadInput(f"{path}, line {row.line}: {at_ns} ns is no time")
         if before_ns is not None and at_ns < before_ns:
             raise BadInput(
                 f"{path}, line {row.line}: out of order, {(before_ns - at_ns) / 1e9:g} s before the row "
