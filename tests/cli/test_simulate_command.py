@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 from headrace.cli.main import main
 from headrace.cli.simulate import even_width_s
 from headrace.measure import record
+from headrace.workload.own_form import write_workload
+from headrace.workload.trace import About, TraceRequest
 
 COST = ("--cost", "llama-3.1-8b/h100")
 
@@ -225,3 +227,14 @@ def test_an_endless_run_is_refused_with_how_long_it_would_be(tmp_path: Path) -> 
     result = simulate(workload(tmp_path), *COST, "--scale", "1e-9")
     assert result.exit_code == 2
     assert "at most 31622400 s" in result.stderr
+
+
+def test_a_workload_brings_its_own_goals_and_the_command_line_wins(tmp_path: Path) -> None:
+    path = tmp_path / "goals.jsonl"
+    requests = [TraceRequest(at / 10, 500, 20, "chat") for at in range(30)]
+    write_workload(path, About(slo="chat: ttft 7s"), requests)
+    for more, goal in (((), "chat: ttft 7s"), (("--slo", "ttft 3s"), "ttft 3s")):
+        kept = tmp_path / "run.jsonl"
+        result = simulate(path, *COST, "--scheduling-policy", "slo", *more, "--output", kept)
+        assert result.exit_code == 0, result.output
+        assert record.read(kept).settings["slo"] == goal

@@ -17,6 +17,7 @@ from headrace.cli.sections import SectionedCommand
 from headrace.cli.sweep import SimulationJudge, choices_of, sweep
 from headrace.cli.twin import BLOCK_SIZE, Twin, TwinOptions, front_end_of, refuse_what_fits_nowhere, twin_of
 from headrace.core.errors import BadInput
+from headrace.core.settings import SchedulingPolicy
 from headrace.gateway.router import LeastRequests, LeastTokens, PrefixAffine, RoundRobin, Router
 from headrace.measure import record
 from headrace.report.simulated import print_simulated, simulated_json
@@ -194,6 +195,8 @@ def simulate(workload: Path, **options: Unpack[Options]) -> None:
     if output is not None and not output.parent.is_dir():
         raise BadInput(f"--output {output}: there is no folder {output.parent}")
     trace = _read(workload, options)
+    if options["scheduling_policy"] == SchedulingPolicy.SLO and trace.about.slo and not options["slo"]:
+        options["slo"] = (trace.about.slo,)
     if options["sweep"] or options["workers"] is not None or options["ray"] is not None:
         _sweep(trace, options)
         return
