@@ -154,6 +154,11 @@ def test_vllms_log_gives_arrivals_lengths_and_who_shares_a_beginning() -> None:
     assert first.prefix_ids[0] == second.prefix_ids[0]
 
 
+def test_vllms_log_may_begin_with_what_libraries_print(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "Triton is installed\n\n" + (HERE / "vllm_requests.log").read_text())
+    assert len(read_trace(path).requests) == 3
+
+
 def test_vllms_log_without_token_ids_is_refused_with_what_to_do(tmp_path: Path) -> None:
     lines = (HERE / "vllm_requests.log").read_text().splitlines()
     brief = [line for line in lines if " DEBUG " not in line]

@@ -59,13 +59,12 @@ LOGS = {TraceFormat.REQUEST_LOG: request_log, TraceFormat.VLLM_LOG: vllm_log}
 """Their prefixes have no names yet."""
 
 
-def form_of(path: Path, line: bytes) -> TraceFormat:
+def form_of(path: Path, line: bytes, beginning: bytes = b"") -> TraceFormat:
+    """Told from its first line; a server's log may begin with anything, so it is told from more of it."""
     if line.startswith(AZURE_HEAD):
         return TraceFormat.AZURE
     if is_burstgpt(line):
         return TraceFormat.BURSTGPT
-    if is_vllm_log(line):
-        return TraceFormat.VLLM_LOG
     try:
         names = msgspec.json.decode(line, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -75,5 +74,7 @@ def form_of(path: Path, line: bytes) -> TraceFormat:
             return form
     if is_request_log(names):
         return TraceFormat.REQUEST_LOG
+    if is_vllm_log(beginning) or is_vllm_log(line):
+        return TraceFormat.VLLM_LOG
     seen = line[:60].decode(errors="replace")
     raise BadInput(f"{path}, line 1: not a workload: {seen!r}", KNOWN)

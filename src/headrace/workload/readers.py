@@ -147,7 +147,7 @@ def _open_file(path: Path, file: BinaryIO, said: _Said, part: Slice) -> TraceStr
     head = next(lines, None)
     if head is None:
         raise BadInput(f"{path} is empty", "a workload has at least one request")
-    stream.trace_format = form = said.trace_format or form_of(path, head[1])
+    stream.trace_format = form = said.trace_format or form_of(path, head[1], beginning)
     lines = chain([head], lines)
     if form in LOGS:
         stream.rows = _finished(stream, LOGS[form](path, lines, said.names), part, said.names.block_tokens)
