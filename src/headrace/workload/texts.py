@@ -84,7 +84,7 @@ class ExactTexts:
         words = request.prompt_tokens - self._tail - self._head
         drawn = self._draw(request, own, self._head, self._head + words)
         opener = self._openers[int(drawn[0]) % len(self._openers)]
-        return opener + "".join(self._atoms[place] for place in (drawn[1:] % len(self._atoms)).tolist())
+        return opener + "".join(self._atoms[int(place) % len(self._atoms)] for place in drawn[1:])
 
     def _shares(self, request: TraceRequest, text: str) -> bool:
         """Whether the tokens under the request's ids are the same as in every other text under them.
