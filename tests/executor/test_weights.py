@@ -17,7 +17,7 @@ make_model = cast("Callable[[list[ov.Node], list[ov.Node]], ov.Model]", ov.Model
 """Its stubs refuse to be called."""
 
 
-def packed(kind: str, seed: int, rows: int = ROWS) -> ov.Node:
+def packed(kind: str, seed: int, rows: int = ROWS, zeros_kind: str = "") -> ov.Node:
     """A matrix as OpenVINO GenAI writes it: (integers - zero points) * scales, in groups."""
     chance = np.random.default_rng(seed)
     most = 16 if kind == "u4" else 256
@@ -26,7 +26,11 @@ def packed(kind: str, seed: int, rows: int = ROWS) -> ov.Node:
     if kind == "u4":
         zeros = chance.integers(0, most, (rows, GROUPS, 1), np.uint8)
     scales = opset13.constant(chance.uniform(0.5, 2.0, (rows, GROUPS, 1)).astype(np.float16))
-    apart = opset13.subtract(_constant(integers, kind), _constant(zeros, kind))
+    zero = _constant(zeros, kind)
+    if zeros_kind:
+        halves = opset13.constant(zeros.astype(np.float16) + np.float16(0.5))
+        zero = opset13.convert(halves, "f16") if zeros_kind == "converted" else halves
+    apart = opset13.subtract(_constant(integers, kind), zero)
     flat = opset13.reshape(
         opset13.multiply(apart, scales), np.array([rows, GROUPS * WIDTH], np.int64), special_zero=False
     )
@@ -74,6 +78,18 @@ def test_another_form_of_the_weights_multiplies_as_the_packed_one(
     assert kind not in types(made), "nothing was changed"
     for got, expected in zip(outputs(made), as_packed, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("zeros_kind", ["constant", "converted"])
+def test_zero_points_between_two_integers_survive(zeros_kind: str) -> None:
+    """As signed bytes they would be cut off to whole ones; float32 can hold them."""
+    made = model(packed("u4", 1, zeros_kind=zeros_kind))
+    as_packed = outputs(made)
+    as_signed_bytes(made)
+    assert "i8" not in types(made)
+    np.testing.assert_array_equal(outputs(made)[0], as_packed[0])
+    expand(made)
+    np.testing.assert_allclose(outputs(made)[0], as_packed[0], rtol=1e-5, atol=1e-3)
 
 
 def test_projections_of_the_same_rows_become_one() -> None:

@@ -87,9 +87,12 @@ def _scaled_integers(weights: ov.Output) -> tuple[NDArray[np.int8], ov.Output] |
         if node.get_type_name() != kind:
             return None
         multiply, node = node, node.input_value(0).get_node()
-    if node.get_type_name() != "Subtract":
+    sides = [each.get_node() for each in node.input_values()]
+    if node.get_type_name() != "Subtract" or any(side.get_type_name() != "Convert" for side in sides):
         return None
-    integers, zeros = (_value(each.get_node().input_value(0)) for each in node.input_values())
+    integers, zeros = (_value(side.input_value(0)) for side in sides)
+    if integers.dtype.kind not in "iu" or zeros.dtype.kind not in "iu":
+        return None  # zero points between two integers stay where they are
     signed = integers.astype(np.int16) - zeros.astype(np.int16)
     if signed.ndim != 3 or signed.min() < -128 or signed.max() > 127:
         return None
