@@ -3,7 +3,7 @@
     python -m bench.loadgen [--json] [--rounds N] [--profile]
 
     load     500 streaming requests a second, Poisson, one process    dispatch lag, error of a known TTFT
-    arrivals those that the server saw                                dispersion and autocorrelation
+    arriving those that the server saw of 2,500, 100 a second         dispersion and autocorrelation
     closed   as fast as it goes, short and long answers               requests and token events a second
     stall    the server stands still                                  every latency is what it must be
 
@@ -18,8 +18,9 @@ import json
 import pstats
 from statistics import median
 
-from bench.loadgen.runs import Figures, closed, loaded, stalled
+from bench.loadgen.runs import Figures, arriving, closed, loaded, stalled
 
+ARRIVING_RATE, ARRIVING_S = 100.0, 25.0
 HELP_ROUNDS = "Repeat all of it; the medians are shown."
 
 
@@ -39,7 +40,12 @@ def main() -> None:
         return
     rounds = list[Figures]()
     for number in range(asked.rounds):
-        rounds.append(loaded(asked.rate, asked.seconds, number) | closed() | stalled(asked.stall, number))
+        rounds.append(
+            loaded(asked.rate, asked.seconds, number)
+            | arriving(ARRIVING_RATE, ARRIVING_S, number)
+            | closed()
+            | stalled(asked.stall, number)
+        )
         print("  ".join(f"{name} {value:g}" for name, value in rounds[-1].items()), flush=True)
     if asked.json:
         names = rounds[0]

@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         if method == b"POST":
             number = NUMBER.search(body)
             limit = MAX_TOKENS.search(body)
-            self._transport.write(HEAD + ROLE)
+            self._transport.write(HEAD)
             self._loop.call_at(
                 self._read_at + self._ttft_s,
                 self._token,
@@ -106,6 +106,8 @@ class Connection(asyncio.Protocol):
             return
         now = time.monotonic()
         if place == 0:
+            # With the token, as vLLM does: some clients take the role for the first token.
+            self._transport.write(ROLE)
             self._first_at = now
         if place + 1 < tokens:
             self._transport.write(TOKEN)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.loadgen.runs import TOKENS, closed, loaded, stalled
+from bench.loadgen.runs import TOKENS, arriving, closed, loaded, stalled
 
 
 @pytest.mark.slow
@@ -10,8 +10,15 @@ def test_the_open_loop_delivers_what_was_asked_and_reads_a_known_ttft() -> None:
     figures = loaded(rate=100, seconds=2.0, seed=1)
 
     assert figures["failed"] == 0
-    assert figures["arrivals"] > 120
     assert figures["ttft_error_ms_p50"] >= 0  # what is ours only ever adds
+
+
+@pytest.mark.slow
+def test_the_server_saw_every_arrival() -> None:
+    figures = arriving(rate=100, seconds=2.0, seed=1)
+
+    assert figures["arrivals"] > 120
+    assert figures["iod"] > 0
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from statistics import median
 import pytest
 from click.testing import CliRunner, Result
 
+from headrace.cli.bench import EXIT_INVALID
 from headrace.cli.main import main
 from headrace.cli.measuring import Target, measure
 from headrace.measure import record
@@ -20,8 +21,13 @@ from tests.net.serving import MODEL, running, service
 
 QUICK = (
     *("--short-rps", "60", "--long-rps", "10", "--duration", "0.3", "--seed", "1", "--timeout", "10"),
+    *("--warm-up", "0", "--alone", "0"),
     *("--short-prompt", "4-8", "--long-prompt", "30-60", "--output-tokens", "3"),
 )
+
+
+BELIEVED_OR_NOT = (0, EXIT_INVALID)
+"""On a busy machine a client that is late says so, with answers that take a millisecond."""
 
 
 def bench(*arguments: str) -> Result:
@@ -38,7 +44,7 @@ def test_bench_prints_tables_keeps_a_record_and_ends_with_json(tmp_path: Path) -
     with awkward_server(answer_well) as url:
         result = bench(url, *QUICK, "--output", str(path), "--json")
 
-    assert result.exit_code == 0, result.output
+    assert result.exit_code in BELIEVED_OR_NOT, result.output
     assert "TTFT" in result.stdout
     said = json.loads(result.stdout.splitlines()[-1])
     run = record.read(path)
@@ -61,7 +67,7 @@ def test_the_same_seed_sends_the_same_and_no_seed_something_new() -> None:
     with awkward_server(note) as url:
         for arguments in (QUICK, QUICK, without_seed):
             sent.append([])
-            assert bench(url, *arguments).exit_code == 0
+            assert bench(url, *arguments).exit_code in BELIEVED_OR_NOT
 
     first, again, other = (sorted(prompts) for prompts in sent)
     assert first == again
@@ -115,7 +121,7 @@ def test_a_server_that_stalls_is_in_every_latency_in_full(tmp_path: Path) -> Non
         await answer_well(exchange)
 
     with awkward_server(stall_from_the_first) as url:
-        assert bench(url, *QUICK, "--output", str(path)).exit_code == 0
+        assert bench(url, *QUICK, "--output", str(path)).exit_code in BELIEVED_OR_NOT
 
     timelines = record.read(path).timelines
     end_of_stall_at = timelines[0].sent_at + stall_s
@@ -185,7 +191,7 @@ def test_our_own_server_tells_where_the_time_of_the_slow_requests_went() -> None
     with running(service()) as server:
         result = bench(server.url, *QUICK, "--json")
 
-    assert result.exit_code == 0, result.output
+    assert result.exit_code in BELIEVED_OR_NOT, result.output
     assert "Where the slow short requests' TTFT went" in result.stdout
     said = json.loads(result.stdout.splitlines()[-1])
     assert (said["model"], said["failures"]) == (MODEL, {})

@@ -3,11 +3,12 @@
 from hypothesis import strategies as st
 
 from headrace.core.bill import CAUSES, Cause
-from headrace.core.measurement import Measurement
+from headrace.core.measurement import ClientLoad, Load, Measurement, ServerMetrics
 from headrace.core.timeline import Failure, FailureKind, Timeline
 
 instants = st.floats(-1e6, 1e9)
 counts = st.integers(0, 1 << 40)
+spans = st.floats(0, 1e6)
 names = st.text(max_size=8)
 bills = st.none() | st.fixed_dictionaries({cause: st.floats(0, 1e6) for cause in CAUSES})
 
@@ -37,6 +38,18 @@ measurements = st.builds(
     duration_s=st.floats(0, 1e9),
     results=st.lists(timelines() | failures, max_size=12).map(tuple),
     versions=st.dictionaries(names, names),
+    load=st.sampled_from(Load),
+    warm_up_s=spans,
+    client=st.none() | st.builds(ClientLoad, spans, counts, spans, spans, spans),
+    alone=st.lists(timelines(), max_size=2).map(tuple),
+    server=st.none()
+    | st.lists(instants, max_size=3).flatmap(
+        lambda at: st.builds(
+            ServerMetrics,
+            st.just(tuple(at)),
+            st.dictionaries(names, st.tuples(*(st.none() | instants for _ in at)), max_size=3),
+        )
+    ),
 )
 
 

@@ -43,7 +43,7 @@ def test_what_was_written_is_read_back_to_the_last_bit(tmp_path: Path, run: Meas
 def test_a_record_has_one_line_for_each_request_after_its_head(written: Path) -> None:
     head, *lines = written.read_bytes().splitlines()
 
-    assert head.startswith(b'{"format":"headrace.measurement","version":1,"requests":3,')
+    assert head.startswith(b'{"format":"headrace.measurement","version":2,"requests":3,')
     assert [line.split(b":")[0] for line in lines] == [b'{"timeline"', b'{"failure"', b'{"timeline"']
 
 
@@ -121,7 +121,7 @@ def test_more_lines_than_promised_are_refused(written: Path) -> None:
         (1, b"hello\n", "line 1: not the head of a measurement"),
         (1, b"\xff\xfe\x00\n", "line 1: not the head of a measurement"),
         (1, b'{"format":"other","version":1}\n', "line 1: the format is 'other'"),
-        (1, b'{"format":"headrace.measurement","version":2}\n', "line 1: version 2"),
+        (1, b'{"format":"headrace.measurement","version":3}\n', "line 1: version 3"),
         (1, b'{"format":"headrace.measurement","version":1,"requests":"3"}\n', "line 1: Expected `int`"),
         (2, b"{}\n", "line 2: neither a timeline nor a failure"),
         (3, b'{"failure":{"request_id":"r"}}\n', "line 3: Object missing required field"),
@@ -145,3 +145,18 @@ def test_a_wrong_line_is_named(written: Path, number: int, line: bytes, complain
 def test_no_file_is_no_traceback(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in refusal(tmp_path / "none.jsonl")
     assert "cannot be read" in refusal(tmp_path)
+
+
+def test_a_record_of_version_1_is_read_and_what_it_lacks_is_not_on_record(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_bytes(
+        b'{"format":"headrace.measurement","version":1,"requests":1,"target":"t","model":"m","settings":{},'
+        b'"workload":"w","seed":1,"duration_s":2.0,"versions":{}}\n'
+        b'{"timeline":{"request_id":"r","request_class":"c","prompt_tokens":1,"due_at":0,"sent_at":0,'
+        b'"token_at":[1],"finish_reason":"stop"}}\n'
+    )
+
+    run = record.read(path)
+
+    assert (run.warm_up_s, run.client, run.server, run.alone) == (0.0, None, None, ())
+    assert run.timelines[0].usage_tokens is None

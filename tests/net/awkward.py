@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Awaitable, Callable, Generator
@@ -77,14 +78,16 @@ async def answer_well(exchange: Exchange) -> None:
 
 
 @contextmanager
-def awkward_server(behave: Behaviour, models: object = MODELS) -> Generator[str, None, None]:
+def awkward_server(
+    behave: Behaviour, models: object = MODELS, tls: ssl.SSLContext | None = None
+) -> Generator[str, None, None]:
     """Gives the address. Every chat completion is answered by `behave`."""
-    server = _Server(behave, models)
+    server = _Server(behave, models, tls)
     thread = threading.Thread(target=server.run, name="awkward")
     thread.start()
     try:
         assert server.started.wait(10), "the server did not start"
-        yield f"http://127.0.0.1:{server.port}"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.port}"
     finally:
         server.stop()
         thread.join(10)
@@ -92,11 +95,12 @@ def awkward_server(behave: Behaviour, models: object = MODELS) -> Generator[str,
 
 
 class _Server:
-    def __init__(self, behave: Behaviour, models: object) -> None:
+    def __init__(self, behave: Behaviour, models: object, tls: ssl.SSLContext | None) -> None:
         self.started = threading.Event()
         self.port = 0
         self._behave = behave
         self._models = models
+        self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
 
@@ -108,7 +112,7 @@ class _Server:
         self._loop.call_soon_threadsafe(self._ended.set)
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=1000)
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=1000, ssl=self._tls)
         self.port = server.sockets[0].getsockname()[1]
         self.started.set()
         await self._ended.wait()
@@ -124,6 +128,8 @@ class _Server:
                 await exchange.json("200 OK", self._models)
             elif exchange.path == "/version":
                 await exchange.json("200 OK", {"version": "1.2.3"})
+            elif exchange.path == "/metrics":
+                await exchange.json("404 Not Found", {"detail": "none"})
             else:
                 await self._behave(exchange)
         writer.close()

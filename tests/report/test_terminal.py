@@ -68,12 +68,12 @@ def test_the_bill_of_the_slow_says_which_budget_and_how_much() -> None:
 def test_a_client_that_fell_behind_says_so() -> None:
     late = Timeline("r", "short", 40, 0.0, 0.5, (1.0,), "length")
 
-    assert "This client was a bottleneck" in printed(measurement(late))
+    assert "INVALID: requests left 500 ms late" in printed(measurement(late))
     assert "bottleneck" not in printed(measurement(timeline(1.0)))
 
 
 def test_answers_that_ended_early_and_cached_prompts_are_pointed_out() -> None:
-    early = Timeline("r", "short", 40, 0.0, 0.0, (1.0,), "stop", cached_tokens=32)
+    early = Timeline("r", "short", 40, 0.0, 0.0, (1.0,), "stop", cached_tokens=32, asked_tokens=4)
 
     shown = printed(measurement(early))
 
@@ -109,24 +109,37 @@ def test_a_program_finds_what_the_tables_show() -> None:
     assert said["slow_bill_s"]["short"]["shared_steps"] == 1.0
 
 
-def test_progress_is_a_line_now_and_then_where_there_is_no_terminal() -> None:
-    console = Console(file=io.StringIO(), width=80)
+def progressing(console: Console, now: list[float]) -> Progress:
+    progress = Progress(console, 3, clock=lambda: now[0])
     ask = Ask("r", "short", "a prompt", 1)
-
-    with Progress(console, num_requests=3) as progress:
-        for due_at in (1.0, 11.0, 12.0):
-            progress.on_event(Arrival(due_at, ask))
-            progress.on_event(timeline(0.25, due_at=due_at) if due_at < 12 else failure())
-
-    assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue().splitlines() == ["11 s: 1 of 3 done, 1 in flight, recent TTFT 250 ms"]
+    for due_at in (1.0, 11.0, 12.0):
+        progress.on_event(Arrival(due_at, ask))
+        progress.on_event(timeline(0.25, due_at=due_at) if due_at < 12 else failure())
+    return progress
 
 
-def test_progress_moves_on_a_terminal() -> None:
+def test_progress_is_told_in_a_line_and_by_the_clock_so_a_stall_is_seen() -> None:
+    now = [0.0]
+    progress = progressing(Console(file=io.StringIO()), now)
+    progress.on_event(Arrival(12.5, Ask("r", "short", "a prompt", 1)))
+
+    now[0] = 40.0
+
+    assert progress.line() == "40 s: 3 of 3 done, 1 in flight, 1 failed, recent TTFT 250 ms"
+
+
+def test_the_view_of_a_terminal_fits_into_80_columns_and_has_the_last_failure() -> None:
+    lines = progressing(Console(file=io.StringIO()), [5.0]).view().plain.splitlines()
+
+    assert all(len(line) <= 80 for line in lines)
+    assert "1 failed, the last: no" in lines[-1]
+    assert any("TTFT P50 250 ms" in line for line in lines)
+
+
+def test_progress_ends_with_its_run() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True)
 
     with Progress(console, num_requests=1) as progress:
         progress.on_event(failure())
 
-    assert isinstance(console.file, io.StringIO)
-    assert "1 failed" in console.file.getvalue()
+    assert not progress.is_drawing

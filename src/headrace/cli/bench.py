@@ -1,175 +1,167 @@
-"""`headrace bench URL`: how a server behaves under mixed traffic."""
+"""`headrace bench URL`: how a server behaves under load."""
 
 import asyncio
 import json
-import secrets
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import click
 from rich.console import Console
 
-from headrace.cli.measuring import Interrupted, Target, measure
-from headrace.cli.quantity import Duration
-from headrace.core.errors import BadInput
+from headrace.cli.capacity import find_capacity
+from headrace.cli.load_options import LOAD_SECTIONS, file_option, load_options
+from headrace.cli.loads import LoadOptions, load_of
+from headrace.cli.measuring import Interrupted, Planned, Target, Watching, measure_planned
+from headrace.cli.refused import GivesUp
+from headrace.cli.sections import SectionedCommand
+from headrace.core.errors import BadInput, TargetFailed
 from headrace.core.measurement import Measurement
+from headrace.core.objective import Objectives
 from headrace.measure import record
-from headrace.net.client import DEFAULT_TIMEOUT_S, base_url, served_models
+from headrace.measure.goodput import Verdict, judged, overall
+from headrace.measure.validity import check
+from headrace.net.client import base_url, served_models
 from headrace.report.as_json import measurement_json
+from headrace.report.csv_file import write_csv
 from headrace.report.progress import Progress
+from headrace.report.run_page import run_page, write_page
 from headrace.report.terminal import print_measurement
-from headrace.workload.mixed import MixedWorkload
-
-STANDARD = MixedWorkload()
 
 EXIT_ALL_FAILED = 1
+EXIT_MISSED = 3
+EXIT_INVALID = 4
 EXIT_INTERRUPTED = 130
 
 
-class Options(TypedDict):
+class Options(LoadOptions):
     """What the command line says beside the address."""
 
     model: str | None
-    short_rps: float
-    long_rps: float
-    short_prompt: tuple[int, int]
-    long_prompt: tuple[int, int]
-    output_tokens: tuple[int, int]
-    duration: float
-    seed: int | None
-    timeout: float
-    api_key: str | None
+    find_capacity: bool
     output: Path | None
+    csv: Path | None
+    html: Path | None
     as_json: bool
 
 
-def token_range(text: str) -> tuple[int, int]:
-    """`30-90`, or `64` for always the same."""
-    fewest, _, most = text.partition("-")
-    if not (fewest.isdecimal() and (most or fewest).isdecimal()):
-        raise click.BadParameter(f"{text!r} is neither a number of tokens, as 64, nor a range, as 30-90")
-    return int(fewest), int(most or fewest)
-
-
-@click.command(no_args_is_help=True, short_help="How a server behaves under mixed traffic.")
+@click.command(
+    cls=SectionedCommand,
+    no_args_is_help=True,
+    short_help="How a server behaves under load.",
+    sections=LOAD_SECTIONS
+    | {"Verdict": ("slo", "find_capacity"), "Results": ("output", "csv", "html", "as_json")},
+)
 @click.argument("url")
 @click.option("--model", help="Model to ask for.  [default: the server's first]")
-@click.option("--short-rps", default=STANDARD.short_rps, show_default=True, help="Short chats a second.")
-@click.option("--long-rps", default=STANDARD.long_rps, show_default=True, help="Long documents a second.")
-@click.option(
-    "--short-prompt",
-    type=token_range,
-    metavar="N-M",
-    default="30-90",
-    show_default=True,
-    help="Tokens of a chat.",
-)
-@click.option(
-    "--long-prompt",
-    type=token_range,
-    metavar="N-M",
-    default="3000-5000",
-    show_default=True,
-    help="Tokens of a document.",
-)
-@click.option(
-    "--output-tokens",
-    type=token_range,
-    metavar="N-M",
-    default="24-48",
-    show_default=True,
-    help="Tokens of every answer.",
-)
-@click.option(
-    "--duration",
-    type=Duration(),
-    default=f"{STANDARD.duration_s:g}s",
-    show_default=True,
-    help="Time in which requests are due, as 90s or 2m.",
-)
-@click.option("--seed", type=int, help="Same seed, same requests.  [default: a new one, which is shown]")
-@click.option(
-    "--timeout",
-    type=Duration(),
-    default=f"{DEFAULT_TIMEOUT_S:g}s",
-    show_default=True,
-    help="Time for one request.",
-)
-@click.option("--api-key", envvar="HEADRACE_API_KEY", show_envvar=True, help="Sent as bearer token.")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE.jsonl",
-    help="Keep the record: one line per request.",
-)
+@load_options
+@click.option("--find-capacity", is_flag=True, help="Find the highest rate that meets --slo.")
+@file_option("--output", "FILE.jsonl", "Keep the record: one line per request.")
+@file_option("--csv", "FILE.csv", "One row per class, for a spreadsheet.")
+@file_option("--html", "FILE.html", "One page with charts, that needs nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on a line of its own.")
 def bench(url: str, **options: Unpack[Options]) -> None:
-    """Measure the OpenAI-compatible server at URL under short chats and long documents.
+    """Measure the OpenAI-compatible server at URL.
 
     Open loop: requests leave when they are due, whether or not others have been answered, and
-    their latency counts from then.
+    their latency counts from then. A run that this client has spoiled says so.
+
+    Exit codes: 0 done, 1 nothing was answered, 2 wrong input, 3 the SLO was missed or could not be
+    decided, 4 the run is invalid, 130 interrupted.
 
     \b
     Examples:
       headrace bench localhost:8000
-      headrace bench http://10.0.0.7:8000 --short-rps 8 --duration 2m
-      headrace bench localhost:8000 --long-rps 0 --seed 7 --output short.jsonl
+      headrace bench localhost:8000 --rate 8 --prompt-tokens 500-1500 --duration 2m
+      headrace bench localhost:8000 --concurrency 16 --slo "p95 ttft < 500ms"
+      headrace bench localhost:8000 --trace azure_conv.csv --first 500 --scale 0.1
+      headrace bench localhost:8000 --find-capacity --slo "p95 ttft < 1s, p95 itl < 80ms"
       headrace bench localhost:8000 --json | tail -n 1
     """
-    url = base_url(url)
-    workload = _workload(options)
+    base_url(url)
     _check(options)
-    api_key = options["api_key"]
-    model = options["model"] or asyncio.run(served_models(url, api_key=api_key))[0]
-    interrupted = False
-    try:
-        measurement = _measure_shown(Target(url, model, api_key=api_key), workload, options["timeout"])
-    except Interrupted as stopped:
-        measurement, interrupted = stopped.measurement, True
+    load = load_of(options)
+    target = target_of(url, options["model"], options["api_key"])
+    if options["find_capacity"]:
+        find_capacity(target, options, options["slo"] or (), html=options["html"], as_json=options["as_json"])
+        return
+    measurement, interrupted = measure_shown(target, load, options["timeout"])
     _report(measurement, options)
+    if code := exit_code(measurement, options["slo"], interrupted=interrupted):
+        raise SystemExit(code)
+
+
+def target_of(url: str, model: str | None, api_key: str | None) -> Target:
+    """Raises `BadInput` for a model that the server does not list."""
+    url = base_url(url)
+    try:
+        served = asyncio.run(served_models(url, api_key=api_key))
+    except TargetFailed:
+        if model is None:
+            raise
+        return Target(url, model, api_key=api_key)  # one that lists none may still serve it
+    if model is not None and model not in served:
+        raise BadInput(f"{url} does not serve {model!r}", f"it serves {_some(served)}")
+    return Target(url, model or served[0], api_key=api_key)
+
+
+def measure_shown(target: Target, load: Planned, timeout_s: float) -> tuple[Measurement, bool]:
+    """With its progress on stderr; and whether it was interrupted."""
+    console = Console(stderr=True)
+    console.print(f"{target.url}: {load.describe}", highlight=False)
+    if load.alone:
+        console.print(f"{len(load.alone)} requests alone first", highlight=False)
+    with Progress(console, load.requests, load.duration_s) as progress:
+        watching = Watching(timeout_s, scrapes=True)
+        gives_up = GivesUp(watching.stop, progress.on_event)
+        watching = Watching(timeout_s, gives_up.on_event, scrapes=True, stop=watching.stop)
+        try:
+            measurement, interrupted = measure_planned(target, load, watching), False
+        except Interrupted as stopped:
+            measurement, interrupted = stopped.measurement, True
+    if gives_up.why:
+        console.print(f"ended early: {gives_up.why}", highlight=False)
+    return measurement, interrupted
+
+
+def exit_code(measurement: Measurement, objectives: Objectives | None, *, interrupted: bool) -> int:
     if interrupted:
-        raise SystemExit(EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
     if not measurement.timelines:
-        raise SystemExit(EXIT_ALL_FAILED)
-
-
-def _workload(options: Options) -> MixedWorkload:
-    seed = options["seed"]
-    return MixedWorkload(
-        short_rps=options["short_rps"],
-        long_rps=options["long_rps"],
-        short_prompt_tokens=options["short_prompt"],
-        short_output_tokens=options["output_tokens"],
-        long_prompt_tokens=options["long_prompt"],
-        long_output_tokens=options["output_tokens"],
-        duration_s=options["duration"],
-        # A seed that was used before would find its prompts in the server's prefix cache.
-        seed=secrets.randbelow(1_000_000) if seed is None else seed,
-    )
+        return EXIT_ALL_FAILED
+    if not check(measurement).is_valid:
+        return EXIT_INVALID
+    met = objectives is None or overall(judged(measurement, objectives)) is Verdict.MET
+    return 0 if met else EXIT_MISSED
 
 
 def _check(options: Options) -> None:
     """Before minutes are spent on what could not be kept."""
     if not options["timeout"] > 0:
         raise BadInput(f"--timeout is {options['timeout']:g} s; it must be more than 0")
-    output = options["output"]
-    if output is not None and not output.parent.is_dir():
-        raise BadInput(f"--output {output}: there is no folder {output.parent}")
-
-
-def _measure_shown(target: Target, workload: MixedWorkload, timeout_s: float) -> Measurement:
-    console = Console(stderr=True)
-    console.print(f"{target.url}: {workload.describe()}", highlight=False)
-    with Progress(console, len(workload.arrivals())) as progress:
-        return measure(target, workload, timeout_s=timeout_s, on_event=progress.on_event)
+    if options["find_capacity"] and options["slo"] is None:
+        raise BadInput("--find-capacity needs --slo: the highest rate that does what?")
+    for name in ("output", "csv", "html"):
+        path = options[name]
+        if path is not None and not path.parent.is_dir():
+            raise BadInput(f"--{name} {path}: there is no folder {path.parent}")
 
 
 def _report(measurement: Measurement, options: Options) -> None:
-    output = options["output"]
+    output, csv = options["output"], options["csv"]
     if output is not None:
         record.write(measurement, output)
-    print_measurement(measurement, Console(highlight=False))
+    if csv is not None:
+        write_csv(measurement, csv, options["slo"])
+    if options["html"] is not None:
+        write_page(options["html"], run_page(measurement, options["slo"]))
+    print_measurement(measurement, Console(highlight=False), options["slo"])
     if output is not None:
         click.echo(f"Record: {output}")
     if options["as_json"]:
-        click.echo(json.dumps(measurement_json(measurement)))
+        click.echo(json.dumps(measurement_json(measurement, options["slo"])))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more

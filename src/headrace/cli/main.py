@@ -10,6 +10,7 @@ import click
 from headrace import __version__
 from headrace.cli import doctor as diagnosing
 from headrace.cli.bench import bench
+from headrace.cli.bench_both import compare
 from headrace.cli.calibrate import calibrate
 from headrace.cli.record import record
 from headrace.cli.serve import serve
@@ -55,6 +56,7 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(compare)
 main.add_command(calibrate)
 main.add_command(record)
 main.add_command(serve)

@@ -1,25 +1,31 @@
-"""One measurement of one server: workload, client and run put together. `bench` and `tune` share it."""
+"""One measurement of one server: load, client and run put together. `bench` and `tune` share it."""
 
 import asyncio
 import contextlib
 import platform
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import dataclass, field
 
 from headrace import __version__
 from headrace.core.errors import BadInput
-from headrace.core.exchange import Arrival
-from headrace.core.measurement import Measurement
+from headrace.core.exchange import Arrival, Ask
+from headrace.core.measurement import ClientLoad, Load, Measurement, ServerMetrics
 from headrace.core.ports import Overrides
 from headrace.core.timeline import Failure, Timeline
+from headrace.measure.client_load import few_collections, watched
 from headrace.measure.run import Ending, Event, run
-from headrace.net.client import DEFAULT_TIMEOUT_S, HttpSender, server_version
+from headrace.measure.server_metrics import Scraper
+from headrace.measure.sources import Source, Timetable
+from headrace.net.client import DEFAULT_TIMEOUT_S, HttpSender, base_url, server_version
+from headrace.net.fetch import fetch
+from headrace.net.transcript import StreamBroke
 from headrace.workload.mixed import MixedWorkload
 
 DRAIN_GRACE_S = 5.0
 """Every request has its own timeout; the run's is only there should one not keep it."""
+SCRAPE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,33 @@ class Target:
     settings: Overrides | None = None
     """The settings under test, as far as known."""
     api_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A load that is ready to be sent, as often as one likes."""
+
+    source: Callable[[], Source]
+    describe: str
+    seed: int
+    load: Load
+    warm_up_s: float = 0.0
+    alone: tuple[Ask, ...] = ()
+    """Sent one after the other before the run."""
+    requests: int | None = None
+    """How many there will be; None where answers decide."""
+    duration_s: float = 0.0
+    """In which requests are due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What else happens during a run."""
+
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    on_event: Callable[[Event], None] | None = None
+    scrapes: bool = False
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -51,26 +84,49 @@ def measure(
     on_event: Callable[[Event], None] | None = None,
 ) -> Measurement:
     """Send `workload` to `target` and wait for the answers. Raises `Interrupted` on Ctrl-C."""
+    return measure_planned(target, planned(workload), Watching(timeout_s, on_event))
+
+
+def planned(workload: MixedWorkload, warm_up_s: float = 0.0, alone: tuple[Ask, ...] = ()) -> Planned:
     arrivals = workload.arrivals()
     if not arrivals:
         raise BadInput(
             f"by chance, nothing is due within {workload.duration_s:g} s: {workload.describe()}",
             "let it run longer, raise a rate, or take another seed",
         )
-    stop = asyncio.Event()
-    results, version = asyncio.run(_run(target, arrivals, timeout_s, on_event, stop))
+    return Planned(
+        lambda: Timetable(arrivals),
+        workload.describe(),
+        workload.seed,
+        Load.POISSON,
+        warm_up_s,
+        alone,
+        len(arrivals),
+        workload.duration_s,
+    )
+
+
+def measure_planned(target: Target, load: Planned, watching: Watching) -> Measurement:
+    """Raises `Interrupted` on Ctrl-C."""
+    interrupted = asyncio.Event()
+    seen = asyncio.run(_run(target, load, watching, interrupted))
     versions = {"headrace": __version__, "python": platform.python_version()}
     measurement = Measurement(
         target=target.name or target.url,
         model=target.model,
         settings=target.settings or {},
-        workload=workload.describe(),
-        seed=workload.seed,
-        duration_s=_duration_s(results),
-        results=results,
-        versions=versions | ({"server": version} if version else {}),
+        workload=load.describe,
+        seed=load.seed,
+        duration_s=_duration_s(seen.results),
+        results=seen.results,
+        versions=versions | ({"server": seen.version} if seen.version else {}),
+        load=load.load,
+        warm_up_s=load.warm_up_s,
+        client=seen.client,
+        alone=seen.alone,
+        server=seen.server,
     )
-    if stop.is_set():
+    if interrupted.is_set():
         raise Interrupted(measurement)
     return measurement
 
@@ -79,38 +135,113 @@ async def run_timetable(
     target: Target, arrivals: Sequence[Arrival], timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> tuple[Timeline | Failure, ...]:
     """One run of any timetable, for whoever makes its own."""
-    results, _ = await _run(target, arrivals, timeout_s, None, asyncio.Event())
-    return results
+    load = Planned(lambda: Timetable(arrivals), "", 0, Load.OPEN)
+    return (await _run(target, load, Watching(timeout_s), asyncio.Event())).results
 
 
-async def _run(
-    target: Target,
-    arrivals: Sequence[Arrival],
-    timeout_s: float,
-    on_event: Callable[[Event], None] | None,
-    stop: asyncio.Event,
-) -> tuple[tuple[Timeline | Failure, ...], str | None]:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    results: tuple[Timeline | Failure, ...]
+    version: str | None
+    client: ClientLoad
+    alone: tuple[Timeline, ...]
+    server: ServerMetrics | None
+
+
+async def _run(target: Target, load: Planned, watching: Watching, interrupted: asyncio.Event) -> _Seen:
     version = await server_version(target.url, api_key=target.api_key)
-    loop = asyncio.get_running_loop()
-    clock = _stopwatch()
-    # A handler of our own, because what was measured until Ctrl-C is still wanted.
-    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # only in a main thread
-        loop.add_signal_handler(signal.SIGINT, stop.set)
+    alone = await _alone(target, load.alone, watching.timeout_s)
+    clock = _Stopwatch()
+    ending = Ending(drain_s=watching.timeout_s + DRAIN_GRACE_S, stop=watching.stop)
+    scraper = Scraper(lambda: _metrics(target), clock)
+    with few_collections(), _interruptible(watching.stop, interrupted):
+        async with (
+            HttpSender(
+                target.url,
+                target.model,
+                clock=clock,
+                timeout_s=watching.timeout_s,
+                api_key=target.api_key,
+            ) as sender,
+            watched(clock) as watch,
+            _scraping(scraper, wanted=watching.scrapes),
+        ):
+            source = load.source()
+            clock.start()  # looking up a name and the like took time, and is nobody's lag
+            results = await run(sender, source, clock=clock, on_event=watching.on_event, ending=ending)
+            client = watch.load()
+    return _Seen(results, version, client, alone, scraper.read())
+
+
+async def _alone(target: Target, asks: Sequence[Ask], timeout_s: float) -> tuple[Timeline, ...]:
+    """One after the other. Who fails says nothing here; the run will show why."""
+    seen: list[Timeline] = []
+    clock = _Stopwatch()
+    async with HttpSender(
+        target.url, target.model, clock=clock, timeout_s=timeout_s, api_key=target.api_key
+    ) as sender:
+        for ask in asks:
+            results = await run(sender, [Arrival(clock(), ask)], clock=clock)
+            seen += [result for result in results if isinstance(result, Timeline)]
+            if len(results) > len(seen):
+                break
+    return tuple(seen)
+
+
+async def _metrics(target: Target) -> bytes | None:
+    address = f"{base_url(target.url)}/metrics"
     try:
-        async with HttpSender(
-            target.url, target.model, clock=clock, timeout_s=timeout_s, api_key=target.api_key
-        ) as sender:
-            ending = Ending(drain_s=timeout_s + DRAIN_GRACE_S, stop=stop)
-            results = await run(sender, arrivals, clock=clock, on_event=on_event, ending=ending)
+        return await fetch(address, timeout_s=SCRAPE_TIMEOUT_S, api_key=target.api_key)
+    except StreamBroke:
+        return None
+
+
+@contextlib.asynccontextmanager
+async def _scraping(scraper: Scraper, *, wanted: bool) -> AsyncGenerator[None]:
+    """Looks every second, and once more at the end: counters lag."""
+    if not wanted:
+        yield
+        return
+    watching = asyncio.create_task(scraper.watch())
+    try:
+        yield
     finally:
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+        await scraper.look()
+
+
+@contextlib.contextmanager
+def _interruptible(stop: asyncio.Event, interrupted: asyncio.Event) -> Generator[None]:
+    """A handler of our own, because what was measured until Ctrl-C is still wanted."""
+
+    def interrupt() -> None:
+        interrupted.set()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    absent = (NotImplementedError, RuntimeError, ValueError)  # only in a main thread
+    with contextlib.suppress(*absent):
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(*absent):
             loop.remove_signal_handler(signal.SIGINT)
-    return results, version
 
 
-def _stopwatch() -> Callable[[], float]:
-    started_ns = time.monotonic_ns()
-    return lambda: (time.monotonic_ns() - started_ns) / 1e9
+class _Stopwatch:
+    """Seconds since it was started."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self._started_ns = time.monotonic_ns()
+
+    def __call__(self) -> float:
+        return (time.monotonic_ns() - self._started_ns) / 1e9
 
 
 def _duration_s(results: tuple[Timeline | Failure, ...]) -> float:

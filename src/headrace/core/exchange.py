@@ -38,6 +38,11 @@ class Arrival:
 
     due_at: float
     ask: Ask
+    after: str | None = None
+    """The request, by its id, whose answer this one waits for: the turn before it in a conversation. It is
+    then due `think_s` after that answer has ended, well or not, and `due_at` says only when it was expected.
+    """
+    think_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,10 @@ class Answer:
     prompt_tokens: int
     cached_tokens: int
     bill_s: dict[Cause, float] | None
+    usage_tokens: int | None = None
+    """Output tokens that the server says it sent, right or wrong; None where it says nothing."""
+    token_events: int = 0
+    """Events of the stream that showed text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,8 @@ class Broken:
     kind: FailureKind
     reason: str
     tokens_received: int = 0
+    sent_at: float | None = None
+    """None where it was never sent."""
 
 
 class Sender(Protocol):

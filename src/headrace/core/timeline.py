@@ -28,6 +28,12 @@ class Timeline:
     cached_tokens: int = 0
     bill_s: dict[Cause, float] | None = None
     """The server's account of its part of the TTFT; None from servers that keep none."""
+    asked_tokens: int = 0
+    """The most tokens it was allowed; 0 where that is not on record."""
+    usage_tokens: int | None = None
+    """Output tokens by the server's own count, right or wrong; None where it gave none."""
+    token_events: int = 0
+    """Events of its stream that showed text; 0 where there was no stream."""
 
     def __post_init__(self) -> None:
         if not self.token_at:
@@ -42,6 +48,11 @@ class Timeline:
     def dispatch_lag_s(self) -> float:
         """How late we were in sending. Ours to fix, not the server's."""
         return self.sent_at - self.due_at
+
+    @property
+    def is_short(self) -> bool:
+        """It ended before the length asked for, which makes it cheaper than it was meant to be."""
+        return len(self.token_at) < self.asked_tokens
 
     @property
     def ttft_s(self) -> float:
@@ -90,3 +101,5 @@ class Failure:
     kind: FailureKind
     reason: str
     tokens_received: int = 0
+    sent_at: float | None = None
+    """None where it was never sent, or that is not on record."""

@@ -1,7 +1,9 @@
 """Measurements as files: JSON lines, the only contract between programs.
 
-    line 1    {"format": "headrace.measurement", "version": 1, "requests": 74, "target": …, "seed": …}
+    line 1    {"format": "headrace.measurement", "version": 2, "requests": 74, "target": …, "seed": …}
     line 2…   {"timeline": {…}}  or  {"failure": {…}}      one per request that was due
+
+Version 1 had less to say, and is read still: what it lacks is not on record.
 
 Written beside the file and moved into place when whole, so no reader ever sees half of one. Read
 with the number of the line in every complaint; a file that lost its end is refused, not shortened.
@@ -14,11 +16,12 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.errors import BadInput
-from headrace.core.measurement import Measurement
+from headrace.core.measurement import ClientLoad, Load, Measurement, ServerMetrics
 from headrace.core.timeline import Failure, Timeline
 
 FORMAT = "headrace.measurement"
-VERSION = 1
+VERSION = 2
+READ_VERSIONS = (1, 2)
 
 
 class _Mark(msgspec.Struct):
@@ -39,6 +42,11 @@ class _Header(msgspec.Struct, kw_only=True):
     seed: int
     duration_s: float
     versions: dict[str, str]
+    load: Load = Load.OPEN
+    warm_up_s: float = 0.0
+    client: ClientLoad | None = None
+    alone: tuple[Timeline, ...] = ()
+    server: ServerMetrics | None = None
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -84,6 +92,11 @@ def read(path: Path) -> Measurement:
         duration_s=header.duration_s,
         results=results,
         versions=header.versions,
+        load=header.load,
+        warm_up_s=header.warm_up_s,
+        client=header.client,
+        alone=header.alone,
+        server=header.server,
     )
 
 
@@ -98,6 +111,11 @@ def _lines(measurement: Measurement) -> Iterator[bytes]:
             seed=measurement.seed,
             duration_s=measurement.duration_s,
             versions=measurement.versions,
+            load=measurement.load,
+            warm_up_s=measurement.warm_up_s,
+            client=measurement.client,
+            alone=measurement.alone,
+            server=measurement.server,
         )
     )
     for result in measurement.results:
@@ -113,9 +131,9 @@ def _read_header(path: Path, line: bytes) -> _Header:
         raise BadInput(f"{path}, line 1: not the head of a measurement: {error}", hint) from error
     if mark.format != FORMAT:
         raise BadInput(f"{path}, line 1: the format is {mark.format!r}, not {FORMAT!r}", hint)
-    if mark.version != VERSION:
+    if mark.version not in READ_VERSIONS:
         raise BadInput(
-            f"{path}, line 1: version {mark.version} of the format; this headrace reads version {VERSION}",
+            f"{path}, line 1: version {mark.version} of the format; this headrace reads 1 to {VERSION}",
             "read it with the headrace that wrote it",
         )
     try:

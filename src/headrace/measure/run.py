@@ -1,16 +1,16 @@
-"""Send a timetable to a server, each request when it is due, whatever became of the others.
+"""Send requests to a server, each when it is due, whatever became of the others.
 
-    arrivals, Sender -> run -> (Timeline | Failure, ...)      one per request that was due, in their order
+    Source, Sender -> run -> (Timeline | Failure, ...)      one per request that was due, in that order
 
-Open loop: nobody waits for anybody, so a server that stalls is asked on and shows in the numbers,
-and a latency counts from when the request was due, even where we were late in sending it. Whatever
-a sender does (raise, hang, answer nonsense), its request is recorded and the others go on.
+A latency counts from when its request was due, even where we were late in sending it. In an open loop
+nobody waits for anybody, so a server that stalls is asked on and shows in the numbers. Whatever a
+sender does (raise, hang, answer nonsense), its request is recorded and the others go on.
 
 The clock reads 0 at the run's start and is the one that the sender was made with.
 """
 
 import asyncio
-import contextlib
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from headrace.core.errors import BadInput
 from headrace.core.exchange import Answer, Arrival, Broken, Sender
 from headrace.core.timeline import Failure, FailureKind, Timeline
+from headrace.measure.sources import Source, Timetable
 
 Event = Arrival | Timeline | Failure
 """An `Arrival` when its request leaves, what became of it when that is known."""
@@ -39,18 +40,15 @@ class Ending:
 
 async def run(
     sender: Sender,
-    arrivals: Sequence[Arrival],
+    arrivals: Sequence[Arrival] | Source,
     *,
     clock: Callable[[], float],
     on_event: Callable[[Event], None] | None = None,
     ending: Ending | None = None,
 ) -> tuple[Timeline | Failure, ...]:
-    """Every arrival in order of its due time. After a stop: those that were due until then."""
-    in_order = sorted(arrivals, key=lambda arrival: arrival.due_at)
-    for arrival in in_order:
-        if not math.isfinite(arrival.due_at):
-            raise BadInput(f"request {arrival.ask.request_id} is due at {arrival.due_at}, which never comes")
-    return await _Run(sender, clock, on_event or _ignore, ending or Ending()).carry_out(in_order)
+    """Everything that was due, in the order of due times. After a stop: what was due until then."""
+    source = Timetable(arrivals) if isinstance(arrivals, Sequence) else arrivals
+    return await _Run(sender, clock, on_event or _ignore, ending or Ending()).carry_out(source)
 
 
 class _Run:
@@ -62,47 +60,93 @@ class _Run:
         self._on_event = on_event
         self._drain_s = ending.drain_s
         self._stop = ending.stop or asyncio.Event()
+        self._due: list[tuple[float, int, Arrival]] = []
+        self._known = 0  # arrivals so far; where two are due at once, who was known first goes first
+        self._sent: list[Arrival] = []
         self._results = dict[int, Timeline | Failure]()
+        self._tasks = set[asyncio.Task[None]]()
+        self._woken = asyncio.Event()
         self._is_over = False
+        self._fault: BaseException | None = None
 
-    async def carry_out(self, arrivals: Sequence[Arrival]) -> tuple[Timeline | Failure, ...]:
-        tasks = list[asyncio.Task[None]]()
+    async def carry_out(self, source: Source) -> tuple[Timeline | Failure, ...]:
+        self._expect(source.first())
+        stopped = asyncio.create_task(self._wake_at_stop())
         try:
-            for number, arrival in enumerate(arrivals):
-                if not await self._comes_due(arrival.due_at):
-                    break
-                tasks.append(asyncio.create_task(self._send(number, arrival)))
-                self._on_event(arrival)
-            await self._drain(tasks)
-        finally:
-            self._is_over = True
-            await _end(tasks)
-        for task in tasks:
-            if task.done() and not task.cancelled():
-                task.result()  # a broken `on_event` is ours, and nothing to hide
-        sent = arrivals[: len(tasks)]
-        for number, arrival in enumerate(sent):
-            if number not in self._results:
-                self._record(number, self._given_up(arrival))
-        return tuple(self._results[number] for number in range(len(sent)))
-
-    async def _comes_due(self, due_at: float) -> bool:
-        """Return at `due_at`, never before; False as soon as the run is stopped."""
-        while not self._stop.is_set():
-            left_s = due_at - self._clock()
-            if left_s <= 0:
+            while not self._stop.is_set() and await self._wait_for_next():
+                self._send_next(source)
                 # Behind the timetable nothing is waited for, so the sends must be let run here.
                 await asyncio.sleep(0)
-                return not self._stop.is_set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._stop.wait()
+        finally:
+            self._is_over = True
+            stopped.cancel()
+            await _end(self._tasks)
+        if self._fault is not None:
+            raise self._fault  # a broken `on_event` is ours, and nothing to hide
+        for number, arrival in enumerate(self._sent):
+            if number not in self._results:
+                self._record(number, self._given_up(arrival))
+        return tuple(self._results[number] for number in range(len(self._sent)))
+
+    def _expect(self, arrivals: Sequence[Arrival]) -> None:
+        for arrival in arrivals:
+            if not math.isfinite(arrival.due_at):
+                raise BadInput(
+                    f"request {arrival.ask.request_id} is due at {arrival.due_at}, which never comes"
+                )
+            heapq.heappush(self._due, (arrival.due_at, self._known, arrival))
+            self._known += 1
+
+    async def _wait_for_next(self) -> bool:
+        """Return when something is due, never before; False when the run is over."""
+        while self._fault is None:
+            if self._due:
+                until = self._due[0][0]
+            elif self._tasks:
+                until = max((arrival.due_at for arrival in self._sent[-1:]), default=0.0) + self._drain_s
+            else:
+                return False
+            left_s = until - self._clock()
+            if left_s <= 0:
+                return bool(self._due)
+            await self._sleep(left_s)
+            if self._stop.is_set():
+                return False
         return False
 
-    async def _send(self, number: int, arrival: Arrival) -> None:
+    async def _sleep(self, left_s: float) -> None:
+        """Until it has passed, or something has ended, or the run is stopped."""
+        self._woken.clear()
+        alarm = asyncio.get_running_loop().call_later(left_s, self._woken.set)
+        await self._woken.wait()
+        alarm.cancel()
+
+    async def _wake_at_stop(self) -> None:
+        await self._stop.wait()
+        self._woken.set()
+
+    def _send_next(self, source: Source) -> None:
+        _, _, arrival = heapq.heappop(self._due)
+        task = asyncio.create_task(self._send(len(self._sent), arrival, source))
+        self._sent.append(arrival)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        self._on_event(arrival)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and self._fault is None:
+            self._fault = task.exception()
+        if not self._tasks or not self._due or self._fault is not None:
+            self._woken.set()
+
+    async def _send(self, number: int, arrival: Arrival, source: Source) -> None:
         outcome = await self._outcome(arrival)
         # What comes only because we let go of it has come too late to count.
         self._record(number, self._given_up(arrival) if self._is_over else outcome)
+        if not self._is_over and (following := source.ended(arrival.ask.request_id, self._clock())):
+            self._expect(following)
+            self._woken.set()
 
     async def _outcome(self, arrival: Arrival) -> Timeline | Failure:
         try:
@@ -110,18 +154,6 @@ class _Run:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others' run goes on
             reason = f"our own client failed: {type(error).__name__}: {error}"
             return _failure(arrival, Broken(self._clock(), FailureKind.CLIENT_ERROR, reason))
-
-    async def _drain(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        if not tasks:
-            return
-        stopped = asyncio.create_task(self._stop.wait())
-        answered = asyncio.ensure_future(asyncio.wait(tasks))
-        both = (stopped, answered)
-        try:
-            await asyncio.wait(both, timeout=self._drain_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiting in both:
-                waiting.cancel()
 
     def _record(self, number: int, result: Timeline | Failure) -> None:
         if number not in self._results:  # a sender left behind may still come with something
@@ -150,6 +182,9 @@ def _result(arrival: Arrival, outcome: Answer | Broken) -> Timeline | Failure:
         finish_reason=outcome.finish_reason,
         cached_tokens=outcome.cached_tokens,
         bill_s=outcome.bill_s,
+        asked_tokens=arrival.ask.max_tokens if arrival.ask.ignore_eos else 0,
+        usage_tokens=outcome.usage_tokens,
+        token_events=outcome.token_events,
     )
 
 
@@ -163,10 +198,11 @@ def _failure(arrival: Arrival, broken: Broken) -> Failure:
         kind=broken.kind,
         reason=broken.reason,
         tokens_received=broken.tokens_received,
+        sent_at=broken.sent_at,
     )
 
 
-async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _end(tasks: set[asyncio.Task[None]]) -> None:
     unfinished = [task for task in tasks if not task.done()]
     for task in unfinished:
         task.cancel()

@@ -51,11 +51,11 @@ class ClassSummary:
 def summarise(measurement: Measurement) -> dict[str, ClassSummary]:
     """One summary per class in order of name, then one of all together."""
     by_class = defaultdict[str, list[Timeline | Failure]](list)
-    for result in measurement.results:
+    for result in measurement.measured:
         by_class[result.request_class].append(result)
     if ALL in by_class:
         raise BadInput(f"a class of requests is called {ALL!r}, which is the name of all together")
-    groups = {name: by_class[name] for name in sorted(by_class)} | {ALL: measurement.results}
+    groups = {name: by_class[name] for name in sorted(by_class)} | {ALL: measurement.measured}
     return {name: _summary(name, group, measurement.per_s) for name, group in groups.items()}
 
 

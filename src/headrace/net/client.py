@@ -80,7 +80,7 @@ class HttpSender:
         except TimeoutError:
             kind = FailureKind.TIMED_OUT
             reason = f"not finished {self._timeout_s:g} s after it was sent"
-        return Broken(self._clock(), kind, reason, heard.tokens_received)
+        return Broken(self._clock(), kind, reason, heard.tokens_received, sent_at)
 
     async def _listen(self, request: bytes, heard: Transcript) -> None:
         listener = _Listener(heard)

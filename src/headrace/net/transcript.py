@@ -78,6 +78,7 @@ class Transcript:
         self._ask = ask
         self._pieces: list[Piece] = []
         self._usage: _Usage | None = None
+        self._claimed_tokens: int | None = None
         self._finish_reason: str | None = None
         self._announcement: Piece | None = None  # a first event that shows nothing but a role
         self.has_ended = False
@@ -103,7 +104,7 @@ class Transcript:
         if event.error is not None or event.object == "error":
             raise StreamBroke(FailureKind.CUT, f"the server broke off: {error_message(data)}")
         if event.usage is not None:
-            self._usage = _read_usage(event.usage, self._ask.max_tokens)
+            self._hear_usage(event.usage)
         for choice in (event.choices or ())[:1]:  # we ask for one
             self._hear_choice(choice, at)
 
@@ -120,6 +121,16 @@ class Transcript:
                 FailureKind.MALFORMED, f"still streaming after {events} events; {asked} tokens were asked for"
             )
         self._finish_reason = choice.finish_reason or self._finish_reason
+
+    def _hear_usage(self, raw: object) -> None:
+        """What is none, or claims what cannot be, is kept as a claim: then the events alone are believed."""
+        try:
+            usage = msgspec.convert(raw, _Usage)
+        except msgspec.ValidationError:
+            return
+        self._claimed_tokens = usage.completion_tokens
+        plausible = usage.prompt_tokens >= 0 and 0 <= usage.completion_tokens <= self._ask.max_tokens
+        self._usage = usage if plausible else None
 
     def answer(self, sent_at: float) -> Answer:
         """The answer of a stream that is over."""
@@ -146,6 +157,8 @@ class Transcript:
             prompt_tokens=usage.prompt_tokens if usage else self._ask.num_prompt_words,
             cached_tokens=(details.cached_tokens or 0) if details else 0,
             bill_s=bill_s,
+            usage_tokens=self._claimed_tokens,
+            token_events=sum(piece.chars > 0 for piece in pieces),
         )
 
 
@@ -169,16 +182,6 @@ def shorten(text: str | bytes, most_chars: int = 200) -> str:
         text = text[: 4 * most_chars].decode(errors="replace")
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= most_chars else line[: most_chars - 1] + "…"
-
-
-def _read_usage(raw: object, max_tokens: int) -> _Usage | None:
-    """None when it is not one, or claims what cannot be: then the events alone are believed."""
-    try:
-        usage = msgspec.convert(raw, _Usage)
-    except msgspec.ValidationError:
-        return None
-    plausible = usage.prompt_tokens >= 0 and 0 <= usage.completion_tokens <= max_tokens
-    return usage if plausible else None
 
 
 def _read_bill(bill_s: dict[str, float]) -> dict[Cause, float] | None:

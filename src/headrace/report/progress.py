@@ -1,79 +1,132 @@
-"""A run while it is going on: one line that moves on a terminal, a line now and then elsewhere.
+"""A run while it is going on: a live view on a terminal, a line now and then elsewhere.
 
-    Arrival | Timeline | Failure -> Progress.on_event -> stderr
+    Arrival | Timeline | Failure -> Progress.on_event -> counts        a thread, twice a second -> stderr
 
-Takes its times from the events, so it needs no clock, and drawing it does not wait for anybody.
+What it shows it draws from counts, in a thread of its own, so a server that stalls is seen to stall. Each
+drawing takes a millisecond or two from the loop that times tokens, hence few of them and small ones.
 """
 
+import threading
+import time
 from collections import deque
-from statistics import median
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+from rich.live import Live
+from rich.text import Text
 
 from headrace.core.exchange import Arrival
 from headrace.core.timeline import Failure, Timeline
+from headrace.report.sparkline import sparkline
 from headrace.report.units import seconds
 
 LINE_EVERY_S = 10.0
-RECENT = 20
+DRAWN_EVERY_S = 0.5
+RECENT = 100
+HISTORY = 40
+"""Columns of what is shown over time, one for every other drawing."""
 
 
 class Progress:
     """Hand `on_event` to the run, inside `with`."""
 
-    def __init__(self, console: Console, num_requests: int) -> None:
+    def __init__(
+        self,
+        console: Console,
+        num_requests: int | None,
+        duration_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._console = console
         self._num_requests = num_requests
-        self._sent = self._answered = self._failed = 0
+        self._duration_s = duration_s
+        self._clock = clock
+        self._began_at = clock()
+        self._sent = self._answered = self._failed = self._tokens = 0
         self._recent_ttft_s = deque[float](maxlen=RECENT)
-        self._next_line_at = LINE_EVERY_S
-        # Drawn twice a second: each drawing takes milliseconds from the loop that times tokens.
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            refresh_per_second=2,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("sending", total=num_requests)
+        self._history = deque[tuple[float, int]](maxlen=HISTORY)
+        self._last_failure = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._began_at = self._clock()
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        self._ended.set()
+        self._thread.join(5)
 
     def on_event(self, event: Arrival | Timeline | Failure) -> None:
         match event:
-            case Arrival(due_at=at):
+            case Arrival():
                 self._sent += 1
-            case Failure(failed_at=at):
+            case Failure():
                 self._failed += 1
+                self._last_failure = event.reason
             case Timeline():
-                at = event.token_at[-1]
                 self._answered += 1
+                self._tokens += len(event.token_at)
                 self._recent_ttft_s.append(event.ttft_s)
-        ended = self._answered + self._failed
-        self._bar.update(self._task, completed=ended, description=self._state())
-        if not self._console.is_terminal and at >= self._next_line_at:
-            self._next_line_at = (at // LINE_EVERY_S + 1) * LINE_EVERY_S
-            self._console.print(f"{at:.0f} s: {ended} of {self._num_requests} done, {self._state()}")
 
-    def _state(self) -> str:
-        waiting = self._sent - self._answered - self._failed
-        state = f"{waiting} in flight"
+    @property
+    def is_drawing(self) -> bool:
+        return self._thread.is_alive()
+
+    def line(self) -> str:
+        """All of it in one line."""
+        ended = self._answered + self._failed
+        of = f" of {self._num_requests}" if self._num_requests is not None else ""
+        state = f"{self._passed_s():.0f} s: {ended}{of} done, {self._sent - ended} in flight"
         if self._failed:
             state += f", {self._failed} failed"
-        if self._recent_ttft_s:
-            state += f", recent TTFT {seconds(median(self._recent_ttft_s))}"
+        if recent := list(self._recent_ttft_s):
+            state += f", recent TTFT {seconds(float(np.median(recent)))}"
         return state
+
+    def view(self) -> Text:
+        """A few lines of 80 columns."""
+        recent = list(self._recent_ttft_s)
+        in_flight = self._sent - self._answered - self._failed
+        self._history.append((float(np.median(recent)) if recent else 0.0, in_flight))
+        passed_s = self._passed_s()
+        lines = [self._bar(passed_s)]
+        if recent:
+            p50, p95 = np.percentile(recent, (50, 95)).tolist()
+            rate = self._tokens / passed_s if passed_s > 0 else 0.0
+            latest = f"TTFT P50 {seconds(p50)}, P95 {seconds(p95)}"
+            lines.append(f"  last {len(recent)}: {latest}; {rate:.0f} tokens/s so far")
+        ttft_s = [each for each, _ in self._history]
+        counts = [float(count) for _, count in self._history]
+        lines.append(f"  TTFT      {sparkline(ttft_s, max(ttft_s))}")
+        lines.append(f"  in flight {sparkline(counts, max(counts))}  {in_flight}")
+        if self._failed:
+            lines.append(f"  {self._failed} failed, the last: {self._last_failure}"[:79])
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+    def _bar(self, passed_s: float) -> str:
+        ended = self._answered + self._failed
+        if self._num_requests is not None:
+            share, count = ended / max(1, self._num_requests), f"{ended} of {self._num_requests}"
+        else:
+            share, count = passed_s / max(1e-9, self._duration_s), f"{ended} done"
+        filled = round(20 * min(1.0, share))
+        return f"{'━' * filled}{'─' * (20 - filled)} {count}, {passed_s:.0f} s, {self._sent} sent"
+
+    def _passed_s(self) -> float:
+        return self._clock() - self._began_at
+
+    def _draw(self) -> None:
+        if not self._console.is_terminal:
+            while not self._ended.wait(LINE_EVERY_S):
+                self._console.print(self.line(), highlight=False)
+            return
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while not self._ended.wait(DRAWN_EVERY_S):
+                live.update(self.view(), refresh=True)

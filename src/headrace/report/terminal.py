@@ -11,13 +11,25 @@ from rich.text import Text
 
 from headrace.core.bill import Cause
 from headrace.core.measurement import ALL, Measurement
+from headrace.core.objective import Objectives
 from headrace.core.slow import mean_bill, slow_requests
-from headrace.measure.summary import ClassSummary, client_lag_s, summarise
+from headrace.core.timeline import Timeline
+from headrace.measure.intervals import Interval, by_class
+from headrace.measure.summary import ClassSummary, summarise
 from headrace.report.bill import bar, bill_rows
+from headrace.report.sparkline import sparkline
+from headrace.report.trust import (
+    delivery_notes,
+    print_objectives,
+    print_validity,
+    queue_notes,
+    server_notes,
+    usage_notes,
+)
 from headrace.report.units import seconds
 
-LAG_WORTH_A_WARNING_S = 0.05
-"""A client this late at P99 has had too little CPU to be believed to the millisecond."""
+OVER_TIME = 30
+"""Columns of the TTFT over time."""
 
 FEW_ANSWERS = 20
 """With fewer, P95 lies between the two slowest."""
@@ -25,18 +37,27 @@ FEW_ANSWERS = 20
 ROUNDING_S = 1e-6
 """Sums of floats differ by less; a network takes longer."""
 
+Intervals = dict[str, dict[str, dict[str, Interval]]]
+"""Class, latency, percentile."""
+
 CACHED_SHARE_WORTH_A_WARNING = 0.1
 
 
-def print_measurement(measurement: Measurement, console: Console) -> None:
+def print_measurement(
+    measurement: Measurement, console: Console, objectives: Objectives | None = None
+) -> None:
     """Everything that `headrace bench` shows after a run."""
     summaries = summarise(measurement)
+    print_validity(measurement, console)
     shown = print_heading(measurement, summaries, console)
     if measurement.timelines:
-        console.print(latencies_table(shown))
+        console.print(latencies_table(shown, by_class(measurement)))
         console.print(
             Text("Latencies count from when a request was due. Percentiles interpolate."), style="dim"
         )
+        console.print(Text(ttft_line(measurement)))
+    if objectives:
+        print_objectives(measurement, objectives, console)
     for note in notes(measurement, summaries):
         console.print(Text(note))
     print_slow_bills(measurement, shown, console)
@@ -64,12 +85,8 @@ def print_slow_bills(measurement: Measurement, shown: list[ClassSummary], consol
 
 def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[str]:
     """What a reader of the tables should know before believing them."""
-    said = failure_notes(measurement)
-    lag_s = client_lag_s(measurement)
-    if lag_s is not None:
-        said.append(f"Requests left {seconds(lag_s.p50)} late at P50, {seconds(lag_s.p99)} at P99.")
-        if lag_s.p99 > LAG_WORTH_A_WARNING_S:
-            said.append("  This client was a bottleneck: give it more CPU, or send less.")
+    said = [*failure_notes(measurement), *delivery_notes(measurement), *queue_notes(measurement)]
+    said += server_notes(measurement)
     few = [
         f"{answered} {name}"
         for name, summary in summaries.items()
@@ -77,12 +94,7 @@ def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[
     ]
     if few:
         said.append(f"Only {' and '.join(few)} answered: P95 and P99 are about the slowest of them.")
-    stopped_early = sum(t.finish_reason == "stop" for t in measurement.timelines)
-    if stopped_early:
-        said.append(
-            f"{stopped_early} answers ended before the length asked for (the server does not know "
-            "ignore_eos): other runs may answer longer."
-        )
+    said += usage_notes(measurement)
     prompt_tokens = sum(t.prompt_tokens for t in measurement.timelines)
     cached_tokens = sum(t.cached_tokens for t in measurement.timelines)
     if prompt_tokens and cached_tokens > CACHED_SHARE_WORTH_A_WARNING * prompt_tokens:
@@ -98,7 +110,7 @@ def failure_notes(measurement: Measurement) -> list[str]:
     if not failures:
         return []
     without = "The percentiles are without them." if measurement.timelines else "So there are no latencies."
-    said = [f"{len(failures)} of {len(measurement.results)} failed. {without}"]
+    said = [f"{len(failures)} of {len(measurement.measured)} failed. {without}"]
     for kind, count in Counter(failure.kind for failure in failures).most_common():
         reason, alike = Counter(f.reason for f in failures if f.kind is kind).most_common(1)[0]
         example = f"  {count} {kind.replace('_', ' ')}: {reason}"
@@ -148,27 +160,45 @@ def rates_table(summaries: list[ClassSummary]) -> Table:
     return table
 
 
-def latencies_table(summaries: list[ClassSummary]) -> Table:
-    table = _table("class", "latency", "mean", "P50", "P95", "P99")
+def latencies_table(summaries: list[ClassSummary], intervals: Intervals | None = None) -> Table:
+    """`intervals`: how sure each P95 is."""
+    table = _table("class", "latency", "mean", "P50", "P95", *(["(95 % sure)"] if intervals else []), "P99")
     for summary in summaries:
         latencies = {
-            "TTFT": summary.ttft_s,
-            "ITL": summary.itl_s,
-            "TPOT": summary.tpot_s,
-            "E2E": summary.e2e_s,
+            "TTFT": ("ttft_s", summary.ttft_s),
+            "ITL": ("itl_s", summary.itl_s),
+            "TPOT": ("tpot_s", summary.tpot_s),
+            "E2E": ("e2e_s", summary.e2e_s),
         }
         name = Text(summary.request_class)
-        for label, latency in latencies.items():
+        for label, (key, latency) in latencies.items():
             if latency is not None:
-                values = (latency.mean, latency.p50, latency.p95, latency.p99)
-                table.add_row(name, label, *map(seconds, values))
+                sure = intervals.get(summary.request_class, {}).get(key, {}).get("p95") if intervals else None
+                cells = [seconds(latency.mean), seconds(latency.p50), seconds(latency.p95)]
+                cells += [f"{seconds(sure[0])} - {seconds(sure[1])}" if sure else ""] if intervals else []
+                table.add_row(name, label, *cells, seconds(latency.p99))
                 name = Text()
         table.add_section()
     return table
 
 
+def ttft_line(measurement: Measurement) -> str:
+    """The mean TTFT by when requests were due, warm-up included: a ramp, a stall, a queue that grows."""
+    results = [result for result in measurement.results if isinstance(result, Timeline)]
+    last = max((result.due_at for result in results), default=0.0)
+    sums, counts = [0.0] * OVER_TIME, [0] * OVER_TIME
+    for result in results:
+        place = int(OVER_TIME * max(0.0, result.due_at) / last) if last > 0 else 0
+        place = min(OVER_TIME - 1, place)
+        sums[place] += result.ttft_s
+        counts[place] += 1
+    means = [total / count if count else 0.0 for total, count in zip(sums, counts, strict=True)]
+    warm_up = f" (the first {seconds(measurement.warm_up_s)} are warm-up)" if measurement.warm_up_s else ""
+    return f"TTFT over time {sparkline(means, max(means))} up to {seconds(max(means))}{warm_up}"
+
+
 def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     for column in columns:
         is_word = column in ("class", "latency")
         table.add_column(column, justify="left" if is_word else "right", no_wrap=True, min_width=7)

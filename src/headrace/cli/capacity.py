@@ -1,0 +1,88 @@
+"""`headrace bench --find-capacity`: run after run at other rates, and what came of it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from headrace.cli.loads import LoadOptions, at_rate, load_of, usual_rate
+from headrace.cli.measuring import Interrupted, Target, Watching, measure_planned
+from headrace.core.measurement import ALL, Measurement
+from headrace.core.objective import Objectives
+from headrace.measure.capacity import Capacity, Found, Probe, find
+from headrace.measure.goodput import Verdict, judged, overall
+from headrace.measure.steady import steadiness
+from headrace.measure.summary import summarise
+from headrace.measure.validity import check
+from headrace.report.capacity import print_capacity, probe_line
+from headrace.report.capacity_page import capacity_page
+from headrace.report.progress import Progress
+from headrace.report.run_page import write_page
+
+EXIT_NOT_FOUND = 3
+
+
+def find_capacity(
+    target: Target, options: LoadOptions, objectives: Objectives, *, html: Path | None, as_json: bool
+) -> None:
+    """Shows each run on stderr as it ends, the result on stdout."""
+    console = Console(stderr=True)
+    console.print(f"{target.url}: looking for the highest rate, {_said(objectives)}", highlight=False)
+
+    def judge(rate: float, number: int, longer: float) -> Probe:
+        load = load_of(at_rate(options, rate, number, longer))
+        with Progress(console, load.requests, load.duration_s) as progress:
+            watching = Watching(options["timeout"], progress.on_event)
+            measurement = measure_planned(target, load, watching)
+        probe = probe_of(rate, measurement, objectives)
+        console.print(probe_line(probe), highlight=False)
+        return probe
+
+    try:
+        capacity = find(judge, usual_rate(options))
+    except Interrupted:
+        console.print("interrupted: no capacity was found", highlight=False)
+        raise
+    print_capacity(capacity, objectives, Console(highlight=False))
+    if html is not None:
+        write_page(html, capacity_page(target.url, capacity, objectives))
+    if as_json:
+        click.echo(json.dumps(_as_json(capacity, objectives)))
+    if capacity.found is not Found.FOUND:
+        raise SystemExit(EXIT_NOT_FOUND)
+
+
+def probe_of(rate: float, measurement: Measurement, objectives: Objectives) -> Probe:
+    """A queue that grew has missed; a run without enough requests cannot tell."""
+    judgements = judged(measurement, objectives)
+    steady = steadiness(measurement)
+    verdict, why = overall(judgements), _worst(judgements)
+    if steady.is_steady is False:
+        verdict, why = Verdict.MISSED, f"no steady state: {steady.why}"
+    checked = check(measurement)
+    if not checked.is_valid:
+        why = checked.reasons[0]
+    ttft_s = summarise(measurement)[ALL].ttft_s
+    return Probe(
+        rate, verdict, steady.is_steady, why, ttft_s.p95 if ttft_s else None, is_valid=checked.is_valid
+    )
+
+
+def _worst(judgements: list[Any]) -> str:
+    """The objective that decided: the one that is furthest beyond its limit."""
+    if not judgements:
+        return "nothing was due after the warm-up"
+    worst = max(judgements, key=lambda each: each.value_s / each.objective.limit_s)
+    value = "more failed" if worst.value_s == float("inf") else f"{1000 * worst.value_s:.0f} ms"
+    return f"{worst.request_class} {worst.objective.metric} p{worst.objective.percentile:g} {value}"
+
+
+def _said(objectives: Objectives) -> str:
+    return "; ".join(map(str, objectives))
+
+
+def _as_json(capacity: Capacity, objectives: Objectives) -> dict[str, Any]:
+    return {"slo": [str(each) for each in objectives], **asdict(capacity)}

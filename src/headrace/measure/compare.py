@@ -1,0 +1,124 @@
+"""Is B faster than A? From slices of the same load sent to each in turns.
+
+    A B  B A  A B  B A ...      each pair the same requests --> log(B / A) of each pair --> mean, interval
+
+The unit is the pair of slices, not the request: requests of one slice share its queues and whatever else
+the machine did. Turns take drift out, and swapping who goes first takes out what going first does. Latencies
+vary in proportion to their size, so logarithms are compared; Student's t pays for knowing their scatter
+from a handful of pairs. A difference smaller than `LEAST` is called none, however sure.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from headrace.core.measurement import ALL, Measurement
+from headrace.measure.summary import ClassSummary, Percentiles, summarise
+
+LEAST = 0.02
+# Two-sided 95 % points of Student's t for 1, 2, ... degrees of freedom (any statistics table).
+_T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
+
+
+class Verdict(StrEnum):
+    """Of B beside A."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "same"
+    """Sure to differ by less than `LEAST`."""
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure of one class."""
+
+    request_class: str
+    figure: str
+    a: float
+    b: float
+    """Geometric means over the slices."""
+    ratio: float
+    """B over A."""
+    between: tuple[float, float]
+    """95 % interval of the ratio."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    name: str
+    of: Callable[[ClassSummary], float | None]
+    is_latency: bool
+
+
+def _latency(name: str, of: Callable[[ClassSummary], Percentiles | None]) -> Iterator[_Figure]:
+    def p50(summary: ClassSummary) -> float | None:
+        found = of(summary)
+        return found.p50 if found else None
+
+    def p95(summary: ClassSummary) -> float | None:
+        found = of(summary)
+        return found.p95 if found else None
+
+    yield _Figure(f"{name} P50", p50, is_latency=True)
+    yield _Figure(f"{name} P95", p95, is_latency=True)
+
+
+_FIGURES = (
+    *_latency("TTFT", lambda summary: summary.ttft_s),
+    *_latency("ITL", lambda summary: summary.itl_s),
+    *_latency("E2E", lambda summary: summary.e2e_s),
+    _Figure("output tokens/s", lambda summary: summary.output_tokens_per_s, is_latency=False),
+    _Figure("answered", lambda s: 1 - s.failed / s.requests if s.requests else None, is_latency=False),
+)
+
+
+def order(pairs: int) -> Iterator[tuple[str, str]]:
+    """Who goes first, pair by pair."""
+    for number in range(pairs):
+        yield ("a", "b") if number % 2 == 0 else ("b", "a")
+
+
+def differences(pairs: Sequence[tuple[Measurement, Measurement]]) -> list[Difference]:
+    """Of (A, B) pairs; a figure that some slice lacks is left out."""
+    both = [(summarise(a), summarise(b)) for a, b in pairs]
+    names = sorted({name for a, b in both for name in (*a, *b)} - {ALL})
+    shown = names if len(names) == 1 else [*names, ALL]
+    return [
+        found
+        for name in shown
+        for figure in _FIGURES
+        if (found := _difference(name, figure, both)) is not None
+    ]
+
+
+def _difference(
+    name: str, figure: _Figure, pairs: Sequence[tuple[dict[str, ClassSummary], dict[str, ClassSummary]]]
+) -> Difference | None:
+    values = [(figure.of(a[name]), figure.of(b[name])) for a, b in pairs if name in a and name in b]
+    known = [(a, b) for a, b in values if a and b]
+    if len(known) < len(pairs) or len(known) < 2:
+        return None
+    logs = np.log(np.array(known))
+    change = logs[:, 1] - logs[:, 0]
+    t = _T975[min(len(change) - 1, len(_T975)) - 1]
+    error = t * float(change.std(ddof=1)) / len(change) ** 0.5
+    shift = float(change.mean())
+    low, high = float(np.exp(shift - error)), float(np.exp(shift + error))
+    a, b = np.exp(logs.mean(axis=0)).tolist()
+    verdict = _verdict(low, high, is_latency=figure.is_latency)
+    return Difference(name, figure.name, a, b, float(np.exp(shift)), (low, high), verdict)
+
+
+def _verdict(low: float, high: float, *, is_latency: bool) -> Verdict:
+    if high < 1 + LEAST and low > 1 - LEAST:
+        return Verdict.SAME
+    if high < 1:
+        return Verdict.BETTER if is_latency else Verdict.WORSE
+    if low > 1:
+        return Verdict.WORSE if is_latency else Verdict.BETTER
+    return Verdict.INCONCLUSIVE

@@ -1,0 +1,146 @@
+"""Did a run meet its objectives, and how many requests a second kept within them?
+
+    Measurement, Objectives --judged--> [Met(objective, class, value, interval, verdict), ...]
+                            --goodput-> {class: Goodput}
+
+A request that failed kept nothing: it is later than any limit. Goodput is that of DistServe: requests a
+second that were answered whole and within every limit of their class.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+import numpy as np
+
+from headrace.core.measurement import ALL, Measurement
+from headrace.core.objective import Metric, Objective, Objectives, is_good, of_class
+from headrace.core.timeline import Failure, Timeline
+from headrace.measure.intervals import FEWEST, Interval, Resampled, interval_of_gaps
+
+LATE = 1e12
+"""Seconds: what a failure counts as. A number, because percentiles interpolate."""
+
+
+class Verdict(StrEnum):
+    """Of one objective."""
+
+    MET = "met"
+    MISSED = "missed"
+    UNDECIDED = "undecided"
+    """Its interval has the limit in it, or there were too few requests for an interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One objective and one class that it is for."""
+
+    objective: Objective
+    request_class: str
+    value_s: float
+    """The percentile; infinite where more requests failed than it leaves room for."""
+    interval_s: Interval | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Of one class, or all together."""
+
+    due: int
+    good: int
+    per_s: float
+
+    @property
+    def attainment(self) -> float:
+        return self.good / self.due if self.due else 0.0
+
+
+def judged(measurement: Measurement, objectives: Objectives) -> list[Judged]:
+    """Every class against its objectives, in order of names."""
+    classes = sorted({result.request_class for result in measurement.measured})
+    return [
+        _judge(objective, name, [r for r in measurement.measured if r.request_class == name])
+        for name in classes
+        for objective in of_class(objectives, name)
+    ]
+
+
+def overall(judgements: Sequence[Judged]) -> Verdict:
+    """Missed where one is; met where all are."""
+    verdicts = {each.verdict for each in judgements}
+    for verdict in (Verdict.MISSED, Verdict.UNDECIDED):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.MET if verdicts else Verdict.UNDECIDED
+
+
+def goodput(measurement: Measurement, objectives: Objectives) -> dict[str, Goodput]:
+    due: dict[str, int] = {}
+    good: dict[str, int] = {}
+    for result in measurement.measured:
+        name = result.request_class
+        due[name] = due.get(name, 0) + 1
+        if isinstance(result, Timeline) and is_good(result, of_class(objectives, name)):
+            good[name] = good.get(name, 0) + 1
+    counts = {name: (due[name], good.get(name, 0)) for name in sorted(due)}
+    counts[ALL] = (sum(due.values()), sum(good.values()))
+    return {name: Goodput(d, g, measurement.per_s(g)) for name, (d, g) in counts.items()}
+
+
+def _judge(objective: Objective, name: str, results: Sequence[Timeline | Failure]) -> Judged:
+    value_s, interval_s = _percentile(objective, results)
+    return Judged(objective, name, value_s, interval_s, _verdict(objective.limit_s, value_s, interval_s))
+
+
+def _verdict(limit_s: float, value_s: float, interval_s: Interval | None) -> Verdict:
+    if interval_s is None:
+        return Verdict.MISSED if value_s == inf else Verdict.UNDECIDED
+    low, high = interval_s
+    if high < limit_s:
+        return Verdict.MET
+    return Verdict.MISSED if low >= limit_s else Verdict.UNDECIDED
+
+
+def _percentile(objective: Objective, results: Sequence[Timeline | Failure]) -> tuple[float, Interval | None]:
+    if objective.metric is Metric.ITL:
+        return _gaps(objective, results)
+    values = np.array([_value(objective.metric, result) for result in results])
+    value = float(np.percentile(values, objective.percentile, method="higher"))
+    if values.size < FEWEST:
+        return _late(value), None
+    drawn = values[Resampled.of(values.size, values.size).drawn]
+    found = np.percentile(drawn, objective.percentile, axis=1, method="higher")
+    low, high = np.percentile(found, (2.5, 97.5), method="nearest").tolist()
+    return _late(value), (_late(low), _late(high))
+
+
+def _gaps(objective: Objective, results: Sequence[Timeline | Failure]) -> tuple[float, Interval | None]:
+    """Of the gaps of whole answers: of a failure it is not known how many there would have been, so
+    failures beyond the percentile's room miss it at once.
+    """
+    timelines = [result for result in results if isinstance(result, Timeline)]
+    failed = 1 - len(timelines) / len(results)
+    gaps_s = [gap_s for timeline in timelines for gap_s in timeline.itl_s]
+    if failed > 1 - objective.percentile / 100 or not gaps_s:
+        return inf, None
+    value = float(np.percentile(gaps_s, objective.percentile))
+    found = interval_of_gaps(timelines, [objective.percentile])
+    return value, found[0] if found else None
+
+
+def _value(metric: Metric, result: Timeline | Failure) -> float:
+    if isinstance(result, Failure):
+        return LATE
+    match metric:
+        case Metric.TTFT:
+            return result.ttft_s
+        case Metric.E2E:
+            return result.e2e_s
+        case _:
+            return result.tpot_s or 0.0
+
+
+def _late(value: float) -> float:
+    return inf if value >= LATE else value

@@ -1,0 +1,39 @@
+"""Charts of runs, in the manner of `report/charts.py`: values over time or load, and boxes."""
+
+from collections.abc import Mapping, Sequence
+
+import pygal
+
+from headrace.report.charts import _BLANK, _COMMON, Points, _svg
+
+
+def lines_over(
+    title: str,
+    x_title: str,
+    series: Mapping[str, Points],
+    *,
+    dots_only: bool = False,
+    x_range: tuple[float, float] | None = None,
+) -> str:
+    """Values over time or any other number, one line a name; or their dots alone."""
+    chart = pygal.XY(
+        title=title,
+        x_title=x_title,
+        stroke=not dots_only,
+        show_dots=dots_only,
+        dots_size=2,
+        include_x_axis=True,
+        xrange=x_range,
+        **_COMMON,
+    )
+    for name, points in series.items():
+        chart.add(name, list(points))
+    return _svg(chart)
+
+
+def boxes(title: str, series: Mapping[str, Sequence[float]]) -> str:
+    """A box for each name: quartiles, with whiskers to 1.5 times the box; what lies beyond is dots."""
+    chart = pygal.Box(title=title, x_title=_BLANK, box_mode="tukey", **_COMMON)
+    for name, values in series.items():
+        chart.add(name, list(values))
+    return _svg(chart)

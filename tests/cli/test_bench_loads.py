@@ -1,0 +1,219 @@
+"""Every kind of load of `headrace bench`, its verdicts and exit codes, against servers on the loopback."""
+
+import asyncio
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.cli.main import main
+from headrace.core.measurement import Load
+from headrace.measure import record
+from tests.net.awkward import Exchange, answer_well, awkward_server
+
+ONE_KIND = (
+    *("--prompt-tokens", "4-8", "--output-tokens", "3", "--duration", "0.6", "--seed", "1"),
+    *("--warm-up", "0", "--alone", "0"),
+)
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["bench", *arguments])
+
+
+def said(result: Result) -> dict[str, Any]:
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+async def not_found(exchange: Exchange) -> None:
+    await exchange.json("404 Not Found", {"error": {"message": "no such thing"}})
+
+
+async def wrong_usage(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.text("a")
+    await exchange.text("b", "stop")
+    await exchange.usage(99)
+
+
+@pytest.mark.slow
+def test_an_open_loop_of_one_kind_keeps_a_record_and_a_spreadsheet(tmp_path: Path) -> None:
+    path, table = tmp_path / "run.jsonl", tmp_path / "run.csv"
+    with awkward_server(answer_well) as url:
+        result = bench(url, "--rate", "100", *ONE_KIND, "--output", str(path), "--csv", str(table))
+
+    assert result.exit_code in (0, 4), result.output
+    run = record.read(path)
+    assert run.load is Load.POISSON
+    assert 30 < len(run.results) < 100
+    assert all(each.asked_tokens == each.usage_tokens == each.token_events == 3 for each in run.timelines)
+    assert run.client is not None
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["class"] for row in rows] == ["load", "all"]
+    assert int(rows[0]["requests"]) == len(run.results)
+
+
+@pytest.mark.slow
+def test_a_closed_loop_never_has_more_in_flight_than_asked(tmp_path: Path) -> None:
+    path, at_once = tmp_path / "run.jsonl", list[int]()
+    now = [0]
+
+    async def count(exchange: Exchange) -> None:
+        now[0] += 1
+        at_once.append(now[0])
+        await asyncio.sleep(0.01)
+        now[0] -= 1
+        await answer_well(exchange)
+
+    with awkward_server(count) as url:
+        result = bench(url, "--concurrency", "4", *ONE_KIND, "--output", str(path))
+
+    assert result.exit_code in (0, 4), result.output
+    assert max(at_once) == 4
+    assert record.read(path).load is Load.CLOSED
+    assert len(at_once) > 12
+
+
+@pytest.mark.slow
+def test_a_trace_is_replayed_with_its_lengths_and_its_shared_prefixes(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]},
+        {"timestamp": 100, "input_length": 700, "output_length": 3, "hash_ids": [1, 3]},
+    ]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prompts = list[list[str]]()
+
+    async def note(exchange: Exchange) -> None:
+        prompts.append(exchange.body["messages"][0]["content"].split())
+        await answer_well(exchange)
+
+    with awkward_server(note) as url:
+        result = bench(url, "--trace", str(trace), "--warm-up", "0", "--json")
+
+    assert result.exit_code in (0, 4), result.output
+    assert [len(prompt) for prompt in prompts] == [600, 700]
+    first, second = prompts
+    assert first[:512] == second[:512]
+    assert first[512:] != second[512:600]
+
+
+@pytest.mark.slow
+def test_an_slo_decides_the_exit_code() -> None:
+    with awkward_server(answer_well) as url:
+        met = bench(url, "--rate", "100", *ONE_KIND, "--slo", "p50 ttft < 30s", "--json")
+        missed = bench(url, "--rate", "100", *ONE_KIND, "--slo", "p95 e2e < 1us")
+
+    assert met.exit_code in (0, 4), met.output
+    assert said(met)["slo"]["verdict"] == "met"
+    assert missed.exit_code in (3, 4)
+    assert "missed" in missed.stdout
+
+
+@pytest.mark.slow
+def test_refusals_for_good_end_a_run_early(tmp_path: Path) -> None:
+    """A wrong name once sent the whole timetable into a server that knew it not."""
+    path = tmp_path / "run.jsonl"
+    with awkward_server(not_found) as url:
+        result = bench(url, "--rate", "50", *ONE_KIND, "--duration", "60", "--output", str(path))
+
+    assert result.exit_code == 1
+    assert "ended early: none of the first 10 requests was taken: 404 Not Found" in result.stderr
+    assert 10 <= len(record.read(path).results) < 40
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_ends_a_run_early() -> None:
+    result = bench("127.0.0.1:1", "--model", "any", "--rate", "50", *ONE_KIND, "--duration", "60")
+
+    assert result.exit_code == 1
+    assert "none of the first 10 requests was taken: no connection: Connection refused" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_usage_that_is_wrong_is_told_and_not_believed() -> None:
+    with awkward_server(wrong_usage) as url:
+        result = bench(url, "--rate", "50", *ONE_KIND, "--json")
+
+    assert said(result)["usage_wrong"] == said(result)["short_answers"] != 0
+    assert "usage is not what was sent" in " ".join(result.stdout.split())
+
+
+def test_a_model_that_is_not_served_is_refused_with_those_that_are() -> None:
+    with awkward_server(answer_well) as url:
+        result = bench(url, "--model", "typo")
+
+    assert result.exit_code == 2
+    assert "does not serve 'typo'" in result.stderr
+    assert "it serves awkward" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_search_for_the_capacity_shows_each_run_and_says_how_it_ended() -> None:
+    """One place at a time, 20 ms each: 50 a second at most."""
+    place = asyncio.Lock()
+
+    async def one_at_a_time(exchange: Exchange) -> None:
+        async with place:
+            await asyncio.sleep(0.02)
+        await answer_well(exchange)
+
+    with awkward_server(one_at_a_time) as url:
+        result = bench(
+            *(url, "--find-capacity", "--slo", "p90 ttft < 150ms", "--rate", "10", "--duration", "2"),
+            *("--prompt-tokens", "4-8", "--output-tokens", "2", "--seed", "3", "--json"),
+        )
+
+    assert result.exit_code in (0, 3), result.output
+    found = said(result)
+    assert len(found["probes"]) >= 2
+    assert result.stderr.count("/s: ") == len(found["probes"])
+    if found["found"] == "found":
+        assert 10 <= found["met"] < 60
+
+
+@pytest.mark.slow
+def test_two_servers_are_compared_in_turns(tmp_path: Path) -> None:
+    async def slow(exchange: Exchange) -> None:
+        await asyncio.sleep(0.2)
+        await answer_well(exchange)
+
+    with awkward_server(answer_well) as a, awkward_server(slow) as b:
+        result = CliRunner().invoke(
+            main,
+            [
+                *("compare", a, b, "--rate", "40", "--duration", "0.6", "--pairs", "3", "--seed", "1"),
+                *("--prompt-tokens", "4-8", "--output-tokens", "2", "--output-dir", str(tmp_path), "--json"),
+            ],
+        )
+
+    assert result.exit_code in (3, 4), result.output
+    ttft = next(each for each in said(result)["differences"] if each["figure"] == "TTFT P50")
+    assert ttft["verdict"] == "worse"
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--rate", "1", "--concurrency", "2"), "--rate and --concurrency are two kinds of load"),
+        (("--rate", "0"), "--rate is 0"),
+        (("--rate", "1e9"), "are the limit"),
+        (("--rate", "1", "--warm-up", "60"), "leaves nothing"),
+        (("--find-capacity",), "--find-capacity needs --slo"),
+        (("--slo", "fast"), "is no objective"),
+        (("--trace", "/no/such/file"), "No such file"),
+        (("--rate", "1", "--prompt-tokens", "1"), "at least 3"),
+        (("--csv", "/no/such/folder/run.csv"), "there is no folder"),
+        (("--concurrency", "0"), "is not in the range"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_sent(arguments: tuple[str, ...], complaint: str) -> None:
+    result = bench("127.0.0.1:1", *arguments)
+
+    assert result.exit_code == 2, result.output
+    assert complaint in result.stderr

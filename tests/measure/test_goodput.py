@@ -1,0 +1,84 @@
+"""Objectives are met, missed or undecided, and a failure meets none."""
+
+import pytest
+
+from headrace.core.errors import BadInput
+from headrace.core.objective import Metric, Objective, of_class, parse_objectives
+from headrace.measure.goodput import Verdict, goodput, judged, overall
+from tests.measure.samples import failure, measurement, timeline
+
+FAST = parse_objectives("p95 ttft < 500ms, p95 itl < 60ms")
+
+
+def test_objectives_are_read_as_people_write_them() -> None:
+    found = parse_objectives("chat: p95 ttft < 500ms, itl<=60ms; p99.5 e2e < 2m; docs: ttft 8s")
+
+    assert found == (
+        Objective("chat", Metric.TTFT, 95, 0.5),
+        Objective("chat", Metric.ITL, 95, 0.06),
+        Objective("", Metric.E2E, 99.5, 120),
+        Objective("docs", Metric.TTFT, 95, 8),
+    )
+    assert of_class(found, "chat") == found[:2]
+    assert of_class(found, "other") == found[2:3]
+    assert parse_objectives("; ".join(map(str, found))) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ";",
+        "fast",
+        "p95 ttft",
+        ": ttft 1s",
+        "ttft 0ms",
+        "p100 ttft 1s",
+        "ttft 1s, p95 ttft 2s",
+        "ttft < -1s",
+    ],
+)
+def test_what_is_no_objective_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_objectives(text)
+
+    assert "p95 ttft < 500ms" in caught.value.hint
+
+
+def test_enough_fast_requests_meet_and_enough_slow_ones_miss() -> None:
+    fast = measurement(*(timeline(0.1 + 0.001 * n, gaps_s=(0.02, 0.03)) for n in range(100)))
+    slow = measurement(*(timeline(0.6 + 0.001 * n, gaps_s=(0.02, 0.03)) for n in range(100)))
+
+    assert overall(judged(fast, FAST)) is Verdict.MET
+    assert [each.verdict for each in judged(slow, FAST)] == [Verdict.MISSED, Verdict.MET]
+    assert overall(judged(slow, FAST)) is Verdict.MISSED
+
+
+def test_a_limit_within_the_interval_is_undecided_and_so_is_a_handful() -> None:
+    edge = measurement(*(timeline(0.3 + 0.002 * n, gaps_s=(0.02,)) for n in range(106)))
+
+    assert judged(edge, FAST)[0].verdict is Verdict.UNDECIDED
+    assert overall(judged(measurement(timeline(0.1, gaps_s=(0.02,))), FAST)) is Verdict.UNDECIDED
+    assert overall([]) is Verdict.UNDECIDED
+
+
+def test_failures_are_later_than_any_limit() -> None:
+    """Dropping them would let a server meet its promises by refusing."""
+    refusing = measurement(
+        *(timeline(0.1, gaps_s=(0.02,)) for _ in range(50)), *(failure() for _ in range(50))
+    )
+
+    ttft, itl = judged(refusing, FAST)
+
+    assert (ttft.verdict, ttft.value_s) == (Verdict.MISSED, float("inf"))
+    assert itl.verdict is Verdict.MISSED
+
+
+def test_goodput_counts_requests_within_all_limits_of_their_class() -> None:
+    run = measurement(
+        timeline(0.1, gaps_s=(0.02,)), timeline(0.6, gaps_s=(0.02,)), timeline(0.1, gaps_s=(0.2,)), failure()
+    )
+
+    found = goodput(run, FAST)["short"]
+
+    assert (found.due, found.good, found.per_s, found.attainment) == (4, 1, 0.1, 0.25)

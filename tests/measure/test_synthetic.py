@@ -1,0 +1,83 @@
+"""Loads of our own making, and traces as what is sent: lengths, openings, sharing, turns, the process."""
+
+from itertools import islice
+
+import pytest
+
+from headrace.core.errors import BadInput
+from headrace.measure.arrivals import describe
+from headrace.measure.synthetic import Lengths, Regularity, asks, due_times
+from headrace.measure.trace_asks import arrivals_of
+from headrace.workload.trace import TraceRequest
+
+LENGTHS = Lengths((10, 20), (2, 4))
+
+
+def test_prompts_have_their_lengths_and_no_two_open_alike() -> None:
+    sent = list(islice(asks(LENGTHS, 7), 2_000))
+
+    assert {len(ask.prompt.split()) for ask in sent} == set(range(10, 21))
+    assert {ask.max_tokens for ask in sent} == {2, 3, 4}
+    assert len({tuple(ask.prompt.split()[:3]) for ask in sent}) == len(sent)
+    assert sent == list(islice(asks(LENGTHS, 7), 2_000))
+    assert not {a.prompt for a in sent} & {a.prompt for a in islice(asks(LENGTHS, 8), 2_000)}
+
+
+@pytest.mark.parametrize(
+    ("regularity", "burstiness", "dispersion", "within"),
+    [
+        (Regularity.POISSON, 1.0, 1.0, 0.1),
+        (Regularity.CONSTANT, 1.0, 0.0, 0.1),
+        (Regularity.GAMMA, 0.25, 3.4, 0.6),
+        (Regularity.GAMMA, 1.0, 1.0, 0.1),
+    ],
+)
+def test_the_arrivals_are_the_process_that_was_asked_for(
+    regularity: Regularity, burstiness: float, dispersion: float, within: float
+) -> None:
+    found = describe(list(islice(due_times(20.0, regularity, burstiness, 11), 8_000)))
+
+    assert found.per_s == pytest.approx(20, rel=0.05)
+    assert found.dispersion == pytest.approx(dispersion, abs=within)
+    assert found.lag_1 == pytest.approx(0, abs=0.05)
+
+
+def test_wrong_lengths_are_refused() -> None:
+    with pytest.raises(BadInput, match="smaller first"):
+        Lengths((20, 10), (1, 1))
+
+
+def test_a_trace_shares_words_where_it_shares_ids_and_nowhere_else() -> None:
+    first, second, third = arrivals_of(
+        [
+            TraceRequest(0.0, 25, 3, prefix_ids=(1, 2), prefix_block_tokens=10),
+            TraceRequest(1.0, 30, 3, prefix_ids=(1, 9), prefix_block_tokens=10),
+            TraceRequest(2.0, 12, 3),
+        ],
+        seed=5,
+    )
+
+    texts = [arrival.ask.prompt.split() for arrival in (first, second, third)]
+    assert [len(text) for text in texts] == [25, 30, 12]
+    assert texts[0][:10] == texts[1][:10]
+    assert texts[0][10:20] != texts[1][10:20]
+    assert [arrival.due_at for arrival in (first, second, third)] == [0.0, 1.0, 2.0]
+
+
+def test_turns_of_a_session_wait_for_the_turn_before_where_the_trace_says_how_long() -> None:
+    arrivals = arrivals_of(
+        [
+            TraceRequest(0.0, 20, 3, session="s"),
+            TraceRequest(4.0, 20, 3, session="s", think_s=1.5),
+            TraceRequest(5.0, 20, 3, session="other"),
+            TraceRequest(6.0, 20, 3, session="s"),
+        ],
+        seed=5,
+    )
+
+    assert [(arrival.after, arrival.think_s) for arrival in arrivals] == [
+        (None, 0.0),
+        ("trace-0", 1.5),
+        (None, 0.0),
+        (None, 0.0),
+    ]
