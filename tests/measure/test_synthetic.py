@@ -6,8 +6,9 @@ import pytest
 
 from headrace.core.errors import BadInput
 from headrace.measure.arrivals import describe
-from headrace.measure.synthetic import Lengths, Regularity, asks, due_times
+from headrace.measure.synthetic import Lengths, asks, due_times
 from headrace.measure.trace_asks import arrivals_of
+from headrace.workload.arrivals import Regularity
 from headrace.workload.trace import TraceRequest
 
 LENGTHS = Lengths((10, 20), (2, 4))

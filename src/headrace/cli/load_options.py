@@ -7,8 +7,8 @@ import click
 
 from headrace.cli.quantity import Duration
 from headrace.core.objective import Objectives, parse_objectives
-from headrace.measure.synthetic import Regularity
 from headrace.net.client import DEFAULT_TIMEOUT_S
+from headrace.workload.arrivals import Regularity
 from headrace.workload.mixed import MixedWorkload
 
 STANDARD = MixedWorkload()

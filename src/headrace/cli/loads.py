@@ -13,8 +13,9 @@ from headrace.core.exchange import Arrival, Ask
 from headrace.core.measurement import Load
 from headrace.core.objective import Objectives
 from headrace.measure.sources import Closed, Timetable
-from headrace.measure.synthetic import Lengths, Regularity, asks, due_times
+from headrace.measure.synthetic import Lengths, asks, due_times
 from headrace.measure.trace_asks import arrivals_of
+from headrace.workload.arrivals import Regularity
 from headrace.workload.mixed import MOST_REQUESTS, MixedWorkload
 from headrace.workload.readers import read_trace
 from headrace.workload.reshape import scaled, spread

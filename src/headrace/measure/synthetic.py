@@ -8,25 +8,19 @@ finds nothing in them. Gaps are drawn as they come: nothing is rescaled to make 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from itertools import accumulate
 
 from numpy.random import RandomState
 
 from headrace.core.errors import BadInput
 from headrace.core.exchange import Ask
+from headrace.workload.arrivals import Regularity, gaps_of
+from headrace.workload.chance import stream
 from headrace.workload.words import WORDS
 
 OPENERS = 3
 """Words that number a prompt."""
 CLASS = "load"
-
-
-class Regularity(StrEnum):
-    """What the gaps between arrivals are like."""
-
-    POISSON = "poisson"
-    CONSTANT = "constant"
-    GAMMA = "gamma"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +42,7 @@ class Lengths:
 
 
 def asks(lengths: Lengths, seed: int, request_class: str = CLASS) -> Iterator[Ask]:
-    chance = _chance(seed, 0)
+    chance = stream(seed, "lengths")
     number = 0
     while True:
         words = _drawn(chance, lengths.prompt_tokens)
@@ -62,32 +56,18 @@ def asks(lengths: Lengths, seed: int, request_class: str = CLASS) -> Iterator[As
 
 
 def prompt_of(words: int, seed: int, number: int) -> str:
-    place = number + int(_chance(seed, 1).random_sample() * len(WORDS) ** OPENERS)
+    place = number + int(stream(seed, "opening").random_sample() * len(WORDS) ** OPENERS)
     opening = [WORDS[place // len(WORDS) ** digit % len(WORDS)] for digit in range(OPENERS)]
-    drawn = _chance(seed, 2, number).random_sample(max(0, words - OPENERS)) * len(WORDS)
+    drawn = stream(seed, "text", number).random_sample(max(0, words - OPENERS)) * len(WORDS)
     return " ".join([*opening, *(WORDS[int(place)] for place in drawn)])
 
 
 def due_times(rate: float, regularity: Regularity, burstiness: float, seed: int) -> Iterator[float]:
     """`burstiness` is the shape of the gamma distribution, as in vLLM: 1 is Poisson, less is burstier."""
-    chance, due_at = _chance(seed, 3), 0.0
-    while True:
-        match regularity:
-            case Regularity.CONSTANT:
-                gap = 1.0
-            case Regularity.POISSON:
-                gap = float(chance.standard_exponential())
-            case Regularity.GAMMA:
-                gap = float(chance.standard_gamma(burstiness)) / burstiness
-        due_at += gap / rate
-        yield due_at
+    gaps = gaps_of(regularity, burstiness**-0.5, stream(seed, "gaps"))
+    return (passed / rate for passed in accumulate(gaps))
 
 
 def _drawn(chance: RandomState, bounds: tuple[int, int]) -> int:
     fewest, most = bounds
     return fewest + int(chance.random_sample() * (most - fewest + 1))
-
-
-def _chance(*path: int) -> RandomState:
-    """A stream of its own for `path`, the same in every version of numpy."""
-    return RandomState([part & 0xFFFF_FFFF for part in path])

@@ -14,6 +14,7 @@ from numpy.random import RandomState
 
 from headrace.core.errors import BadInput
 from headrace.core.exchange import Arrival, Ask
+from headrace.workload.chance import stream
 from headrace.workload.trace import TraceRequest
 from headrace.workload.words import WORDS
 
@@ -61,14 +62,13 @@ def _prompt(traced: TraceRequest, seed: int, number: int) -> str:
     for prefix_id in traced.prefix_ids:
         shared += _block(seed, prefix_id, traced.prefix_block_tokens)
     left = traced.prompt_tokens - len(shared)
-    own = _words(RandomState([seed & 0xFFFF_FFFF, 5, number]), max(0, left))
+    own = _words(stream(seed, "own", number), max(0, left))
     return " ".join([*shared[: traced.prompt_tokens], *own]) or WORDS[0]
 
 
 @lru_cache(maxsize=4096)
 def _block(seed: int, prefix_id: int, words: int) -> list[str]:
-    path = [seed & 0xFFFF_FFFF, 4, prefix_id & 0xFFFF_FFFF, (prefix_id >> 32) & 0xFFFF_FFFF]
-    return _words(RandomState(path), words)
+    return _words(stream(seed, "id", prefix_id), words)
 
 
 def _words(chance: RandomState, count: int) -> list[str]:
