@@ -32,7 +32,16 @@ def heard(*events: object) -> Answer:
 def test_an_event_that_only_announces_the_role_is_no_token() -> None:
     answer = heard(ROLE, text("a"), text("b", "length"), usage(2), DONE)
 
-    assert answer == Answer(0.5, (2.0, 3.0), "length", prompt_tokens=40, cached_tokens=0, bill_s=None)
+    assert answer == Answer(
+        0.5,
+        (2.0, 3.0),
+        "length",
+        prompt_tokens=40,
+        cached_tokens=0,
+        bill_s=None,
+        usage_tokens=2,
+        token_events=2,
+    )
 
 
 def test_headrace_sends_a_token_with_every_event_even_when_it_holds_all_text_back() -> None:
