@@ -19,27 +19,17 @@ from tests.diagnose.samples import stats
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
 WORDS = sorted({word for pattern in patterns() for word in pattern.any})
-NAMES = st.sampled_from(
-    [
-        "vllm:num_requests_running",
-        "vllm:kv_cache_usage_perc",
-        "client:ttft_p99_ms",
-        "client:ttft_p99_ms_direct",
-        "sweep:concurrency",
-        "sweep:output_tok_s",
-        "startup:kv_cache_tokens",
-        "gpu:util_perc",
-        "host:cpu_perc",
-        "host:rss_gib",
-        "promql:p99",
-        "vllm:num_requests_running{engine=0}",
-        "vllm:num_requests_running{engine=1}",
-        "client:decode_tok_s_tp1",
-        "client:decode_tok_s_tp2",
-        "client:first_request_s",
-        "client:later_request_s",
-    ]
-)
+INCIDENTS = [
+    json.loads(line)
+    for line in Path(__file__).with_name("incidents.jsonl").read_text(encoding="utf-8").splitlines()
+]
+
+
+def names(part: str) -> st.SearchStrategy[str]:
+    """Names that make rules look, of all incidents."""
+    return st.sampled_from(sorted({name for incident in INCIDENTS for name in incident.get(part, {})}))
+
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -78,21 +68,24 @@ def test_lines_that_look_like_a_server_s(lines: list[tuple[str, str]]) -> None:
 
 
 @given(
-    st.dictionaries(NAMES, VALUES),
-    st.dictionaries(
-        st.sampled_from(["max-num-seqs", "tensor-parallel-size", "max-num-batched-tokens", "quantization"]),
-        VALUES,
-    ),
-    st.dictionaries(
-        st.sampled_from(["prompt_tokens", "model", "seed", "client_concurrency", "phase", "gpu"]), VALUES
+    st.dictionaries(names("metrics"), VALUES),
+    st.dictionaries(names("flags"), VALUES),
+    st.dictionaries(names("workload"), VALUES),
+    st.dictionaries(names("hardware"), VALUES),
+    st.lists(
+        st.sampled_from([line for incident in INCIDENTS for line in incident.get("log", [])]), max_size=3
     ),
 )
 def test_any_incident_is_judged(
-    metrics: dict[str, object], flags: dict[str, object], told: dict[str, object]
+    metrics: dict[str, object],
+    flags: dict[str, object],
+    workload: dict[str, object],
+    hardware: dict[str, object],
+    log: list[str],
 ) -> None:
-    e = read_incident({"metrics": metrics, "flags": flags, "workload": told, "hardware": told}, "x")
+    parts = {"metrics": metrics, "flags": flags, "workload": workload, "hardware": hardware, "log": log}
 
-    diagnosis = diagnose(e)
+    diagnosis = diagnose(read_incident(parts, "x"))
 
     json.dumps(diagnosis_json(diagnosis))
 

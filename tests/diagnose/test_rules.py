@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.bill import Cause
 from headrace.diagnose.doctor import RULES, diagnose
 from headrace.diagnose.finding import Label, Severity
 from headrace.diagnose.questions import CANNOT_TELL, answers
-from headrace.diagnose.readers.metrics import read_page
+from headrace.diagnose.readers.metrics import joined, read_page
+from headrace.diagnose.rules.bill import _MEANS
 from tests.diagnose.samples import findings, first, incident, labels, of_log, stats
 
 OOM = (
@@ -244,3 +246,13 @@ def test_every_rule_says_on_what_mechanism_it_rests() -> None:
         assert len((rule.__doc__ or "").split()) >= 8, rule.__name__
         for empty in (incident(), incident(flags={"max-num-seqs": 1})):
             list(rule(empty))
+
+
+def test_our_own_server_names_the_budget_while_requests_wait() -> None:
+    name = "headrace:waiting_seconds_total"
+    page = name + '{{budget="kv"}} {kv}\n' + name + '{{budget="slots"}} 0.5\n'
+    pages = [(float(n), read_page(page.format(kv=4.0 * n).splitlines(), "m")) for n in range(3)]
+
+    assert first(joined(pages)) is Label.KV_CAPACITY
+    assert first(joined(pages[:1])) is Label.UNDETERMINED, "one sample says nothing of now"
+    assert set(_MEANS) == set(Cause)

@@ -22,6 +22,7 @@ from headrace.scrape.exposition import Page, Sample, samples_of
 
 _SPLIT_BY = (
     "cause",
+    "budget",
     "reason",
     "source",
     "finished_reason",

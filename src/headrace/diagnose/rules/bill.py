@@ -14,6 +14,7 @@ from headrace.diagnose.load import increase
 WORTH_NAMING = 0.35
 """Share of the TTFT."""
 LEAST_TTFT_S = 0.2
+LEAST_WAITED_S = 1.0
 
 _MEANS = {
     Cause.FRONT_END: (Label.CPU, "cores for the front end; shorter prompts"),
@@ -67,6 +68,37 @@ def largest_part(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def waits_now(e: Evidence) -> Iterator[Finding]:
+    """The same while they wait: seconds that requests spent for want of each budget, over the samples of a
+    live server.
+    The bill counts a request when its first token comes, so in an overload this is what moves.
+    """
+    name = "headrace:waiting_seconds_total{{budget={}}}"
+    grown = {
+        c: increase(e, name.format(c.value)) or 0.0 for c in Cause if len(e.series(name.format(c.value))) > 1
+    }
+    whole = sum(grown.values())
+    if whole < LEAST_WAITED_S:
+        return
+    cause, seconds = max(grown.items(), key=lambda item: item[1])
+    label, change = _MEANS[cause]
+    yield Finding(
+        label,
+        f"Requests wait for {cause.replace('_', ' ')}: {seconds:.1f} of {whole:.1f} seconds that they "
+        f"waited just now",
+        tuple(Fact(f"{c}: {s:.1f} s", name.format(c.value)) for c, s in grown.items() if s > 0),
+        Advice(
+            change,
+            "that wait",
+            "headrace simulate shows both sides",
+            "rate(headrace:waiting_seconds_total[1m])",
+        ),
+        Severity.WARNING,
+        0.9,
+        explains=frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE, Label.CPU} - {label}),
+    )
+
+
 def _name(e: Evidence, cause: Cause) -> str:
     names = (f"headrace:ttft_seconds_total{{cause={cause.value}}}", f"client:bill_{cause.value}_s")
     return next((name for name in names if name in e.readings), "")
@@ -83,4 +115,4 @@ def _count(e: Evidence) -> float | None:
     return increase(e, "vllm:time_to_first_token_seconds_count")
 
 
-RULES = (largest_part,)
+RULES = (largest_part, waits_now)

@@ -193,7 +193,7 @@ def more_sessions_than_fit(e: Evidence) -> Iterator[Finding]:
     length = max(prompt_tokens(e), default=0.0)
     rate, names = hit_rate(e)
     wanted = max(told, default=0.0) * length
-    if pool and wanted > 1.5 * pool and (rate is None or rate < 0.5):
+    if pool and told and wanted > 1.5 * max(pool, 1.0) and (rate is None or rate < 0.5):
         yield Finding(
             Label.PREFIX_MISS,
             f"{max(told):,.0f} sessions of {length:,.0f} tokens are {wanted / pool:.1f} times the pool: "
