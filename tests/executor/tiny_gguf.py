@@ -14,12 +14,18 @@ BLOCK = {
 }  # fmt: skip
 """The type's number, how many numbers a block has, and how many bytes."""
 
+_SCALES = {
+    "Q4_0": {0: 0.01}, "Q4_1": {0: 0.01, 2: -0.075}, "Q8_0": {0: 0.0007}, "Q4_K": {0: 0.0003, 2: 0.0025},
+    "Q6_K": {208: 0.00005},
+}  # fmt: skip
+"""Where a block has numbers of 16 bits, and which make weights of about 0.05."""
+
 _LETTERS = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
 _TOKENS = [*_LETTERS, *(chr(256 + place) for place in range(68)), "<|start|>", "<|end|>", "ab"]
 
 
-def write(path: Path, kind: str, architecture: str = "llama") -> None:
-    """Weights are noise; vectors are plain floats, as in all such files."""
+def write(path: Path, kind: str, architecture: str = "llama", seed: int = 1) -> None:
+    """Weights are noise, a few groups all the same number; vectors are plain floats, as in all such files."""
     metadata = b"".join(_metadata(architecture))
     keys = len(list(_metadata(architecture)))
     head, data = b"", b""
@@ -27,7 +33,8 @@ def write(path: Path, kind: str, architecture: str = "llama") -> None:
     for name, shape in shapes.items():
         number, per_block, block_bytes = BLOCK[kind if len(shape) > 1 else "F32"]
         numbers = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        content = _noise(kind if len(shape) > 1 else "F32", numbers // per_block, block_bytes)
+        chance = random.Random(f"{seed} {name}")
+        content = _noise(kind if len(shape) > 1 else "F32", numbers // per_block, block_bytes, chance)
         head += _text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         head += struct.pack("<IQ", number, len(data))
         data += content + bytes(-len(content) % 32)
@@ -43,13 +50,17 @@ def _shapes() -> Iterator[tuple[str, list[int]]]:
         yield f"{name}.weight", [WIDTH]
 
 
-def _noise(kind: str, blocks: int, block_bytes: int) -> bytes:
-    chance = random.Random(1)
+def _noise(kind: str, blocks: int, block_bytes: int, chance: random.Random) -> bytes:
     if kind == "F32":
-        return struct.pack(f"<{blocks}f", *(chance.uniform(-0.1, 0.1) for _ in range(blocks)))
+        return struct.pack(f"<{blocks}f", *(chance.uniform(0.5, 1.5) for _ in range(blocks)))
     if kind == "F16":
         return struct.pack(f"<{blocks}e", *(chance.uniform(-0.1, 0.1) for _ in range(blocks)))
-    return bytes(chance.randrange(64) for _ in range(blocks * block_bytes))
+    content = bytearray(chance.randbytes(blocks * block_bytes))
+    for block in range(0, len(content), block_bytes):
+        for place, usual in _SCALES.get(kind, {}).items():
+            number = usual * chance.uniform(0.5, 1.5) * (place > 0 or chance.random() > 0.02)
+            content[block + place : block + place + 2] = struct.pack("<e", number)
+    return bytes(content)
 
 
 def _metadata(architecture: str) -> Iterator[bytes]:

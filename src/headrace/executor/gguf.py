@@ -11,8 +11,9 @@ What OpenVINO GenAI's reader takes was found by trying (2026.4; a test tries aga
 `READABLE_ARCHITECTURES`. It is said here, because that reader loads the whole file before it finds out.
 """
 
+import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,14 +59,27 @@ _OTHER_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
+class GgufMatrix:
+    """Where the numbers of a matrix, or of a vector as its only row, are, and as what they are written."""
+
+    name: str
+    kind: int
+    rows: int
+    columns: int
+    starts_at: int
+    """The byte of the file."""
+
+
+@dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """Single values by key (arrays are passed over), how many tensors follow, and of which types its
-    matrices are.
+    """Single values by key (arrays are passed over), how many tensors follow, of which types those with
+    several dimensions are, and where matrices and vectors are.
     """
 
     metadata: dict[str, Scalar]
     tensors: int
     matrix_types: frozenset[int]
+    matrices: tuple[GgufMatrix, ...]
 
     @property
     def unreadable_types(self) -> list[str]:
@@ -130,6 +144,7 @@ class _Reader:
         self._name = name
         self._items = 0
         self._matrix_types: set[int] = set()
+        self._matrices: list[GgufMatrix] = []
 
     def header(self) -> GgufHeader:
         if self._take(4) != b"GGUF":
@@ -149,30 +164,34 @@ class _Reader:
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
             raise self._damaged(f"its alignment is {alignment!r}")
-        needed = -(-self._at // alignment) * alignment + end_of_data
+        data_at = -(-self._at // alignment) * alignment
+        needed = data_at + end_of_data
         if needed > self._size:
             raise ModelUnusable(
                 f"{self._name} is cut off: it has {self._size} bytes and its tensors need {needed}",
                 "download it again",
             )
-        return GgufHeader(metadata, tensors, frozenset(self._matrix_types))
+        matrices = tuple(replace(each, starts_at=data_at + each.starts_at) for each in self._matrices)
+        return GgufHeader(metadata, tensors, frozenset(self._matrix_types), matrices)
 
     def _walk_tensors(self, tensors: int) -> int:
         """The end of the last tensor, counted from the start of the data."""
         end = 0
         for _ in range(tensors):
-            self._text()
+            name = self._text()
             dimensions = int(self._number("<I"))
             if not 0 <= dimensions <= 8:
                 raise self._damaged(f"a tensor has {dimensions} dimensions")
-            numbers = 1
-            for _ in range(dimensions):
-                numbers *= int(self._number("<Q"))
+            lengths = [int(self._number("<Q")) for _ in range(dimensions)]
+            numbers = math.prod(lengths)
             kind = int(self._number("<I"))
             if dimensions > 1:
                 self._matrix_types.add(kind)
             per_block, block_bytes = _BLOCK.get(kind, (1, 0))  # unknown: only its start counts
-            end = max(end, int(self._number("<Q")) + numbers // per_block * block_bytes)
+            starts_at = int(self._number("<Q"))
+            if dimensions in (1, 2):
+                self._matrices.append(GgufMatrix(name, kind, math.prod(lengths[1:]), lengths[0], starts_at))
+            end = max(end, starts_at + numbers // per_block * block_bytes)
         return end
 
     def _value(self, kind: int) -> Scalar | None:

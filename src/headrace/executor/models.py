@@ -143,8 +143,8 @@ def _from_gguf(path: Path, key: str, name: str | None = None) -> ModelFiles:
 
 
 def room_to_convert(gguf_bytes: int) -> int:
-    """Weights come out as large as they went in, but those of Q6_K as 8 bits; and there are tokenizers."""
-    return gguf_bytes * 5 // 4 + _TOKENIZERS_BYTES
+    """Scales and zero points come out larger; a file of Q6_K alone grows most. And there are tokenizers."""
+    return gguf_bytes * 8 // 5 + _TOKENIZERS_BYTES
 
 
 def _describe(path: Path, header: GgufHeader, name: str | None) -> ModelFiles:
@@ -286,7 +286,7 @@ def _place(key: str) -> Path:
 
 def _key(*parts: object) -> str:
     """A conversion is as good as its input and its converter: both are in the key."""
-    recipe = "|".join(map(str, (*parts, version("openvino-genai"), "mended-1")))
+    recipe = "|".join(map(str, (*parts, version("openvino-genai"), "mended-2")))
     return hashlib.sha256(recipe.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
