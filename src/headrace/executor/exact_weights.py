@@ -173,7 +173,7 @@ def _of_six_bits(packed: Bytes) -> tuple[Bytes, Bytes]:
     first, second, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     scales = np.concatenate((first & 63, rest & 15 | first >> 6 << 4), axis=-1)
     offsets = np.concatenate((second & 63, rest >> 4 | second >> 6 << 4), axis=-1)
-    return scales, offsets
+    return scales.astype(np.uint8), offsets.astype(np.uint8)
 
 
 def _floats(halves: Bytes) -> Floats:
@@ -189,7 +189,7 @@ def _with_zeros(scales: Floats, offsets: Floats) -> tuple[Floats, Floats]:
     flat = scales == 0
     zeros = -offsets / np.where(flat, np.float32(1), scales)
     zeros[flat] = -np.sign(offsets[flat]) * _FAR
-    return np.where(flat, np.abs(offsets) / _FAR, scales), zeros
+    return np.where(flat, np.abs(offsets) / _FAR, scales).astype(np.float32), zeros
 
 
 def _packed(model: ov.Model) -> Iterator[_Packed]:

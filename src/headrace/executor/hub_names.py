@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from headrace.core.errors import ModelUnusable
 
 PREFERRED = ("Q8_0", "Q4_K_M", "Q4_0", "F16", "Q6_K", "Q4_K_S", "Q4_1")
-"""Where no quantisation is named. Q8_0 comes before Q4_K_M, llama.cpp's default: it is nearer to the original,
-and OpenVINO's reader cannot read the Q5_0 that a Q4_K_M file of a narrow model has."""
+"""Where no quantisation is named. Q8_0 comes before Q4_K_M, llama.cpp's default: it is nearer to the
+original, and OpenVINO's reader cannot read the Q5_0 that a Q4_K_M file of a narrow model has."""
 
 IR_PARTS = tuple(
     f"openvino_{part}.{kind}" for part in ("model", "tokenizer", "detokenizer") for kind in ("xml", "bin")
