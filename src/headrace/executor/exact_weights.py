@@ -77,7 +77,7 @@ def _restore_vectors(model: ov.Model, known: "_Known") -> None:
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Constant" and node.get_element_type() == ov.Type.f16:
             halves = cast("Halves", node.data)
-            if (vector := known.vector(halves.ravel())) is not None:
+            if (vector := known.vector(halves)) is not None:
                 exact = opset13.constant(vector.reshape(halves.shape))
                 for reader in node.output(0).get_target_inputs():  # its conversion to float32
                     for place in reader.get_node().output(0).get_target_inputs():
@@ -121,11 +121,12 @@ class _Known:
 
     def vector(self, halves: Halves) -> Floats | None:
         """What was rounded to `halves`; None for what is not of the file."""
+        if halves.size != max(halves.shape, default=0):
+            return None
         steps = np.arange(halves.size) / halves.size
         frequencies = (self._rope_base**-steps).astype(np.float32)
-        return next(
-            (each for each in (frequencies, *self._vectors[halves.size]) if _same(each, halves)), None
-        )
+        candidates = (frequencies, *self._vectors[halves.size])
+        return next((each for each in candidates if _same(each, halves.ravel())), None)
 
     def blocks(self, matrix: GgufMatrix) -> Bytes:
         per_block, size = _BLOCK[matrix.kind]
