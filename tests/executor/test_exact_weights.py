@@ -113,24 +113,24 @@ def weights_of(path: Path) -> dict[str, Floats]:
 def forward(tokens: list[int], weights: dict[str, Floats]) -> Floats:
     """Logits of every position of a Llama with one layer."""
     hidden = weights["token_embd"][tokens]
-    normed = normalised(hidden) * weights["attn_norm"]
+    normed = normalised(hidden, weights["attn_norm"])
     query, key, value = (by_head(normed @ weights[f"attn_{part}"].T) for part in "qkv")
     scores = rotated(query) @ rotated(key).swapaxes(1, 2) / np.sqrt(np.float32(WIDTH // HEADS))
     scores[:, *np.triu_indices(len(tokens), 1)] = -np.inf
     mixed = softmax(scores) @ value
     hidden += mixed.swapaxes(0, 1).reshape(len(tokens), WIDTH) @ weights["attn_output"].T
-    normed = normalised(hidden) * weights["ffn_norm"]
+    normed = normalised(hidden, weights["ffn_norm"])
     gate = normed @ weights["ffn_gate"].T
     hidden += (gate / (1 + np.exp(-gate)) * (normed @ weights["ffn_up"].T)) @ weights["ffn_down"].T
-    return normalised(hidden) * weights["output_norm"] @ weights["token_embd"].T
+    return normalised(hidden, weights["output_norm"]) @ weights["token_embd"].T
 
 
 def by_head(rows: Floats) -> Floats:
     return rows.reshape(len(rows), HEADS, -1).swapaxes(0, 1)
 
 
-def normalised(rows: Floats) -> Floats:
-    return (rows / np.sqrt((rows**2).mean(axis=-1, keepdims=True) + 1e-5)).astype(np.float32)
+def normalised(rows: Floats, by: Floats) -> Floats:
+    return (by * rows / np.sqrt((rows**2).mean(axis=-1, keepdims=True) + 1e-5)).astype(np.float32)
 
 
 def rotated(heads: Floats) -> Floats:

@@ -188,7 +188,7 @@ def _by_row(values: Floats) -> Floats:
 def _with_zeros(scales: Floats, offsets: Floats) -> tuple[Floats, Floats]:
     """`q * scale + offset` as `(q - zero) * scale`, also where a scale of 0 leaves only the offset."""
     flat = scales == 0
-    zeros = -offsets / np.where(flat, np.float32(1), scales)
+    zeros = (-offsets / np.where(flat, 1, scales)).astype(np.float32)
     zeros[flat] = -np.sign(offsets[flat]) * _FAR
     return np.where(flat, np.abs(offsets) / _FAR, scales).astype(np.float32), zeros
 
