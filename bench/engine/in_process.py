@@ -2,8 +2,9 @@
 
     submit what is due, step, note who got tokens, again     -> Timelines, the same loop for both
 
-The same model files, precision, threads and budgets; each makes its steps one at a time. The two
-alternate and change who is first, so that a noisy neighbour hits both.
+The same model files (our conversion, so both with exact weights: `executor/exact_weights.py`), precision,
+threads and budgets; each makes its steps one at a time. The two alternate and change who is first, so that
+a noisy neighbour hits both.
 """
 
 import time

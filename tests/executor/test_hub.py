@@ -118,7 +118,7 @@ def test_the_converted_model_is_called_as_it_was_named(
 
     described = models.ModelFiles("tiny", Path(), "llama", 100)
     monkeypatch.setattr(models, "_convert", convert)
-    monkeypatch.setattr(models, "read_header", Mock(return_value=models.GgufHeader({}, 1, frozenset())))
+    monkeypatch.setattr(models, "read_header", Mock(return_value=models.GgufHeader({}, 1, frozenset(), ())))
     monkeypatch.setattr(models, "_describe", Mock(return_value=described))
     named = [locate(model).name for model in (TINY, f"{TINY}:Q8_0")]
     assert named == [TINY, f"{TINY}:Q8_0"]
