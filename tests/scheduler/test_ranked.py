@@ -85,6 +85,33 @@ def test_a_running_long_prompt_gives_its_blocks_to_a_decode_and_not_the_other_wa
     assert not scheduler.works
 
 
+@BOTH
+def test_answers_that_lost_their_blocks_do_not_take_them_from_each_other_for_ever(
+    policy: SchedulingPolicy,
+) -> None:
+    """Without the full-prompt gate two of them took turns: all computed again, for a token each."""
+    settings = Settings(
+        max_model_len=256,
+        num_gpu_blocks=11,
+        max_num_batched_tokens=40,
+        max_num_seqs=12,
+        scheduling_policy=policy,
+        scheduler_reserve_full_isl=False,
+        enable_prefix_caching=False,
+    )
+    scheduler = make_scheduler(settings)
+    for number in range(15):
+        prompt, answer = ((100, 40), (70, 60), (130, 20), (45, 50), (90, 30))[number % 5]
+        scheduler.add(request(f"r{number}", prompt, answer))
+    plans: list[Plan] = []
+    while scheduler.works:
+        plans.append(step(scheduler, 50 * MS))
+    computed = sum(chunk.tokens for plan in plans for chunk in plan.chunks)
+    wanted = 3 * (100 + 40 + 70 + 60 + 130 + 20 + 45 + 50 + 90 + 30)
+    assert computed < 3 * wanted  # it was 6 times as much, in 400 steps instead of 290
+    assert len(plans) < 330
+
+
 @given(st.integers(0, 10**9))
 def test_shortest_lets_nobody_pass_who_comes_after_a_multiple_of_ones_own_work_is_done(seed: int) -> None:
     """Once PATIENCE times P tokens of prompts were computed since a request with P tokens came."""

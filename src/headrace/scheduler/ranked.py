@@ -8,8 +8,9 @@ of a long one that has begun. Here the long one pauses. It keeps its blocks, and
 to who ranks before it. The rest (blocks, the full-prompt gate, one head that nobody overtakes for want of
 blocks or slots, the long-prefill cap, async scheduling) is the identical scheduler's.
 
-Who gives way when blocks run out is the last of: overdue prompts by rank, decodes by admission, young
-prompts by rank. The first of this order can take from everybody, so every step computes something; and
+Who gives way when blocks run out is the last of: overdue prompts by rank, begun answers by admission, young
+prompts by rank. An answer that lost its blocks and computes them again is a begun one, no prompt: if it took
+from the decodes, they would take from it in turn, for one token a time. The first of this order can take from everybody, so every step computes something; and
 whoever waits becomes overdue, so in the end it is first.
 """
 
@@ -21,7 +22,7 @@ from headrace.core.plan import Plan, Status, Work
 from headrace.core.settings import SchedulingPolicy, Settings
 from headrace.scheduler.aged_queue import AgedQueue
 from headrace.scheduler.hashes import PrefixHashes
-from headrace.scheduler.policy import OVERDUE, Policy
+from headrace.scheduler.policy import OVERDUE, Policy, has_begun_to_answer
 from headrace.scheduler.scheduler import Scheduler, name_the_starved
 from headrace.scheduler.shortest import Shortest
 from headrace.scheduler.slo import LeastSlack
@@ -175,7 +176,7 @@ class RankedScheduler(Scheduler):
     def _yields(self, place_and_work: tuple[int, Work]) -> tuple[int, int, int]:
         """Who gives way first has most of it."""
         place, work = place_and_work
-        if work.expected_tokens - work.num_computed_tokens <= 1:
+        if has_begun_to_answer(work) or work.expected_tokens - work.num_computed_tokens <= 1:
             return 1, place, 0
         tier, value, arrival = self._policy.rank(work)
         return (0 if tier == OVERDUE else 2), value, arrival
