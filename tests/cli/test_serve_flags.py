@@ -147,6 +147,13 @@ def test_a_configuration_stands_for_flags_and_the_command_line_has_the_last_word
     assert parsed("other", "--config", path)["model"] == "other"
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_a_switch_without_an_opposite_can_stand_in_a_configuration(tmp_path: Path, on: bool) -> None:
+    """`disable-log-stats: true` was refused: it "takes a value"."""
+    path = config(tmp_path, f"disable-log-stats: {str(on).lower()}")
+    assert parsed("m", "--config", path)["disable_log_stats"] is on
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -156,6 +163,9 @@ def test_a_configuration_stands_for_flags_and_the_command_line_has_the_last_word
         ("a: [", "cannot read the configuration"),
         ("port: {a: 1}", "takes a value"),
         ("port: true", "takes a value"),
+        # These words were taken for the model.
+        ("enable-prefix-caching: maybe", "enable-prefix-caching is true or false, not 'maybe'"),
+        ("disable-log-stats: [1]", "is true or false"),
         ("config: other.yaml", "is no flag"),
         ("!!python/object/apply:os.system ['true']", "cannot read the configuration"),
     ],

@@ -143,6 +143,17 @@ def test_an_answer_matches_its_regular_expression(api: openai.OpenAI, seed: int)
     assert re.fullmatch(form, text)
 
 
+def test_a_grammar_that_other_settings_leave_no_token_is_the_clients_mistake(api: openai.OpenAI) -> None:
+    """It was a 500, which alerts take for a broken server."""
+    with pytest.raises(openai.BadRequestError, match="no token is left"):
+        api.completions.create(
+            model="smollm2",
+            prompt="x",
+            max_tokens=5,
+            extra_body={"structured_outputs": {"regex": "a{5}"}, "allowed_token_ids": [99]},
+        )
+
+
 def test_the_likelier_of_two_texts_is_known_by_their_log_probabilities(api: openai.OpenAI) -> None:
     """As evaluation harnesses do: echo with logprobs and nothing new."""
     texts = ["The capital of France is Paris", "The capital of France is Tokyo"]

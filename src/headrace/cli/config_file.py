@@ -5,7 +5,7 @@ enable-prefix-caching: false     --no-enable-prefix-caching
 served-model-name: [a, b]        --served-model-name a --served-model-name b
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ _LARGEST_BYTES = 1 << 20
 _FORM = "a configuration is lines of `flag: value`, such as `max-num-seqs: 64`"
 
 
-def read_config(path: Path, flags: Collection[str], given: Collection[str]) -> tuple[str | None, list[str]]:
+def read_config(
+    path: Path, flags: Mapping[str, bool], given: Collection[str]
+) -> tuple[str | None, list[str]]:
     """The model, if it names one, and the arguments it stands for, without those that are `given`.
 
+    `flags` say whether they take a value.
     Raises `BadInput` for a file that is none, and for keys that are no flags.
     """
     try:
@@ -44,11 +47,14 @@ def read_config(path: Path, flags: Collection[str], given: Collection[str]) -> t
     return model, args
 
 
-def _as_args(path: Path, name: str, value: Any, flags: Collection[str]) -> list[str]:
+def _as_args(path: Path, name: str, value: Any, flags: Mapping[str, bool]) -> list[str]:
+    if not flags[name]:
+        if not isinstance(value, bool):
+            raise BadInput(f"{path}: {name[2:]} is true or false, not {value!r:.100}", _FORM)
+        off = f"--no-{name[2:]}"
+        return [name] if value else [off] if off in flags else []
     if isinstance(value, bool):
-        if f"--no-{name[2:]}" not in flags:
-            raise BadInput(f"{path}: {name[2:]} takes a value, not {str(value).lower()}", _FORM)
-        return [name if value else f"--no-{name[2:]}"]
+        raise BadInput(f"{path}: {name[2:]} takes a value, not {str(value).lower()}", _FORM)
     if isinstance(value, dict) or value is None:
         raise BadInput(f"{path}: {name[2:]} takes a value, not {value!r:.100}", _FORM)
     values = value if isinstance(value, list) else [value]

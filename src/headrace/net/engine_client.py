@@ -14,7 +14,7 @@ import math
 import time
 from collections import deque
 
-from headrace.core.errors import Busy, EngineDied, HeadraceError, TimedOut
+from headrace.core.errors import BadInput, Busy, EngineDied, HeadraceError, TimedOut
 from headrace.core.output import Output
 from headrace.core.request import Request
 from headrace.net.admission import Admission, Bounds
@@ -41,12 +41,14 @@ _log = logging.getLogger(__name__)
 MOST_HELD_OUTPUTS = 256
 """Outputs kept apart for a client that reads slowly; further tokens join the last one."""
 
-
 SILENT_AFTER_S = 600.0
 """An engine that says nothing for so long while requests wait hangs: it is ended and started again.
 
 vLLM gives a step 300 s; 2,048 tokens of a model of 8 billion weights can take two slow cores longer.
 """
+
+_ASK_LESS = "loosen its grammar, or what else it says about tokens"
+"""A request fails alone only over the grammar that it brought: its sender's to mend, no fault of the server."""
 
 
 class Stream:
@@ -248,7 +250,7 @@ class EngineClient:
             if stream is None:
                 continue  # its listener has left, and the engine had not heard of it yet
             if output.error is not None:
-                self._fail(stream, HeadraceError(output.error))
+                self._fail(stream, BadInput(output.error, _ASK_LESS))
                 continue
             if stream.record.first is None and output.first is not None:
                 self.admission.prefilled(stream.num_prompt_tokens)
