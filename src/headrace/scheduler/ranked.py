@@ -8,10 +8,10 @@ of a long one that has begun. Here the long one pauses. It keeps its blocks, and
 to who ranks before it. The rest (blocks, the full-prompt gate, one head that nobody overtakes for want of
 blocks or slots, the long-prefill cap, async scheduling) is the identical scheduler's.
 
-Who gives way when blocks run out is the last of: overdue prompts by rank, begun answers by admission, young
-prompts by rank. An answer that lost its blocks and computes them again is a begun one, no prompt: if it took
-from the decodes, they would take from it in turn, for one token a time. The first of this order can take from everybody, so every step computes something; and
-whoever waits becomes overdue, so in the end it is first.
+Who gives way when blocks run out is the last of: overdue prompts by rank, answers by admission, young
+prompts by rank. The first of this order can take from everybody, so every step computes something; and
+whoever waits becomes overdue, so in the end it is first. An answer that lost its blocks and computes them
+again counts as an answer: if it took from the decodes, they would take from it in turn, for a token each.
 """
 
 from collections import deque
