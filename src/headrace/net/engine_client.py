@@ -48,7 +48,7 @@ vLLM gives a step 300 s; 2,048 tokens of a model of 8 billion weights can take t
 """
 
 _ASK_LESS = "loosen its grammar, or what else it says about tokens"
-"""A request fails alone only over the grammar that it brought: its sender's to mend, no fault of the server."""
+"""A request fails alone only over the grammar that it brought: its sender's to mend, not the server's."""
 
 
 class Stream:
