@@ -11,7 +11,7 @@ import pygal
 from pygal.style import Style
 
 WIDTH, HEIGHT = 900, 300
-_BLANK = " "
+BLANK = " "
 """A title of the axis that only makes room: without one, pygal puts the legend on the labels."""
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b7791f", "#0987a0", "#b83280", "#4a5568")
 _STYLE = Style(
@@ -33,7 +33,7 @@ _STYLE = Style(
     major_guide_stroke_dasharray="0",
     stroke_width=2,
 )
-_COMMON = {
+COMMON = {
     "style": _STYLE,
     "js": [],
     "width": WIDTH,
@@ -52,25 +52,25 @@ def cumulative_chart(title: str, x_title: str, series: Mapping[str, Points]) -> 
     """Shares up to a value, over values of 1 and more on a logarithmic axis."""
     values = [value for points in series.values() for value, _ in points]
     first, last = floor(log10(min(values))), floor(log10(max(values))) + 1
-    chart = pygal.XY(title=title, x_title=x_title, show_dots=False, range=(0, 1), **_COMMON)
+    chart = pygal.XY(title=title, x_title=x_title, show_dots=False, range=(0, 1), **COMMON)
     chart.x_labels = [{"value": log10(tick), "label": f"{tick:,}"} for tick in _DECADE[first : last + 1]]
     chart.y_labels = [{"value": share / 4, "label": f"{share * 25} %"} for share in range(5)]
     for name, points in series.items():
         chart.add(name, [(log10(value), share) for value, share in points])
-    return _svg(chart)
+    return to_svg(chart)
 
 
 def stacked_bars(title: str, labels: Sequence[str], every: int, series: Mapping[str, Sequence[float]]) -> str:
     """One bar a label; every so many labels is shown."""
-    chart = pygal.StackedBar(title=title, x_title=_BLANK, show_minor_x_labels=False, spacing=1, **_COMMON)
+    chart = pygal.StackedBar(title=title, x_title=BLANK, show_minor_x_labels=False, spacing=1, **COMMON)
     chart.x_labels = list(labels)
     chart.x_labels_major = list(labels[::every])
     for name, values in series.items():
         chart.add(name, list(values))
-    return _svg(chart)
+    return to_svg(chart)
 
 
-def _svg(chart: pygal.Graph) -> str:
+def to_svg(chart: pygal.Graph) -> str:
     """The picture without its script; browsers show a value where the pointer rests."""
     chart.setup()
     root = chart.render_tree()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pygal
 
-from headrace.report.charts import _BLANK, _COMMON, Points, _svg
+from headrace.report.charts import BLANK, COMMON, Points, to_svg
 
 
 def lines_over(
@@ -24,16 +24,16 @@ def lines_over(
         dots_size=2,
         include_x_axis=True,
         xrange=x_range,
-        **_COMMON,
+        **COMMON,
     )
     for name, points in series.items():
         chart.add(name, list(points))
-    return _svg(chart)
+    return to_svg(chart)
 
 
 def boxes(title: str, series: Mapping[str, Sequence[float]]) -> str:
     """A box for each name: quartiles, with whiskers to 1.5 times the box; what lies beyond is dots."""
-    chart = pygal.Box(title=title, x_title=_BLANK, box_mode="tukey", **_COMMON)
+    chart = pygal.Box(title=title, x_title=BLANK, box_mode="tukey", **COMMON)
     for name, values in series.items():
         chart.add(name, list(values))
-    return _svg(chart)
+    return to_svg(chart)
