@@ -67,12 +67,12 @@ lock: $(UV)
 	$(UV) venv --quiet --allow-existing --python '>=3.11' .venv
 
 .venv/.ready: pyproject.toml requirements.lock | .venv/bin/python
-	$(UV) pip install --quiet --python .venv/bin/python -r requirements.lock
+	$(UV) pip install --python .venv/bin/python -r requirements.lock
 	$(UV) pip install --quiet --python .venv/bin/python --no-deps -e .
 	@touch $@
 
 .venv/.ready-dev: requirements-dev.lock .venv/.ready
-	$(UV) pip install --quiet --python .venv/bin/python -r requirements-dev.lock
+	$(UV) pip install --python .venv/bin/python -r requirements-dev.lock
 	@touch $@
 
 clean:

@@ -156,8 +156,28 @@ def test_watch_says_what_comes_and_what_goes(capsys: pytest.CaptureFixture[str])
 def test_explain_says_a_term_in_words_and_for_programs() -> None:
     shown = CliRunner().invoke(main, ["explain", "max_num_seqs"])
     said = json.loads(CliRunner().invoke(main, ["explain", "--json", "--", "--swap-space"]).output)
+    bare = json.loads(CliRunner().invoke(main, ["explain", "--swap-space", "--json"]).output)
 
     assert "budget: slots" in shown.output
     assert said["gone"]["flag"] == "swap-space"
+    assert bare == said
     assert CliRunner().invoke(main, ["explain"]).exit_code == 0
     assert CliRunner().invoke(main, ["explain", "xyzzy"]).exit_code == 2
+
+
+def test_a_text_of_no_server_is_no_healthy_server(tmp_path: Path) -> None:
+    """A licence was diagnosed as `a server` with nothing to change, exit code 0."""
+    text = tmp_path / "notes.txt"
+    text.write_text("Apache License\nVersion 2.0, January 2004\n")
+    told = CliRunner().invoke(main, ["doctor", str(text)])
+
+    assert told.exit_code == 2
+    assert "nothing in notes.txt is of a server that we know" in told.output
+
+
+def test_where_there_is_no_gpu_none_is_named(tmp_path: Path) -> None:
+    page = tmp_path / "page.txt"
+    page.write_text('headrace:build_info{version="0.1.0"} 1\nvllm:num_requests_running{engine="0"} 0\n')
+    told = CliRunner().invoke(main, ["doctor", str(page), "headrace serve smollm2"])
+
+    assert "GPU or CPU? the CPU: Headrace computes on no GPU" in told.output

@@ -238,3 +238,9 @@ def test_a_workload_brings_its_own_goals_and_the_command_line_wins(tmp_path: Pat
         result = simulate(path, *COST, "--scheduling-policy", "slo", *more, "--output", kept)
         assert result.exit_code == 0, result.output
         assert record.read(kept).settings["slo"] == goal
+
+
+def test_what_a_cost_looks_like_is_said_where_it_is_missing() -> None:
+    result = CliRunner().invoke(main, ["simulate", "azure.csv"])
+    assert result.exit_code == 2
+    assert "Missing option '--cost'. A file, or a name like llama-3.1-8b/h100" in result.output

@@ -68,7 +68,7 @@ def test_it_comes_through_the_users_own_settings_without_its_dependencies(
     assert place.parent == cache.cache_folder() / "models"
     assert list(place.parent.iterdir()) == [place], "nothing else is left"
     told = capfd.readouterr()
-    assert "fetching tiny (0 MB, once)" in told.err
+    assert "fetching tiny (0 MB unpacked, once)" in told.err
     assert told.out == "", "stdout belongs to the caller"
 
 

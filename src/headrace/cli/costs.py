@@ -15,6 +15,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TypeAlias
 
+import click
+
 from headrace.capacity.gpus import GIB, Dtype, Gpu, gpu_named
 from headrace.capacity.memory import Deployment
 from headrace.capacity.models import model_named
@@ -34,6 +36,14 @@ Json: TypeAlias = Mapping[str, object]
 
 
 LoadedCost: TypeAlias = FittedCost | Roofline
+
+
+class CostType(click.types.StringParamType):
+    """A cost's name or file, left as text: a sweep reads it in other processes."""
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        del param, ctx  # one sentence, whoever asks
+        return f"{_EXAMPLE[0].upper()}{_EXAMPLE[1:]}"
 
 
 def load_cost(name_or_path: str, model: str | None = None) -> LoadedCost:

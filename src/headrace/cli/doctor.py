@@ -200,7 +200,10 @@ def _tell_changes(
             click.echo(f"{at}  - {finding.label}: no longer so")
 
 
-@click.command(short_help="What a flag, a metric or a claim means.")
+# Terms may be flags: what is no option of ours is a term.
+@click.command(
+    short_help="What a flag, a metric or a claim means.", context_settings={"ignore_unknown_options": True}
+)
 @click.argument("term", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def explain(term: tuple[str, ...], as_json: bool) -> None:
@@ -211,7 +214,7 @@ def explain(term: tuple[str, ...], as_json: bool) -> None:
     \b
     Examples:
       headrace explain max_num_batched_tokens
-      headrace explain --json -- --swap-space
+      headrace explain --swap-space --json
       headrace explain does the KV cache fragment
     """
     console = Console(highlight=False)

@@ -43,7 +43,8 @@ _OPTIONS = (
         "--format",
         "trace_format",
         type=click.Choice([form.value for form in TraceFormat]),
-        help="Form of the file.  [default: told from how it begins]",
+        metavar="FORM",  # all of them would be one line of 110 characters
+        help=f"{', '.join(TraceFormat)}.  [default: told from how the file begins]",
     ),
     click.option(
         "--prefix-block-tokens",

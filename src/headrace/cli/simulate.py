@@ -12,7 +12,7 @@ from rich.console import Console
 
 from headrace import __version__
 from headrace.cli.budgets import STEP_BUDGETS, Said, budget_options
-from headrace.cli.costs import load_cost
+from headrace.cli.costs import CostType, load_cost
 from headrace.cli.sections import SectionedCommand
 from headrace.cli.sweep import SimulationJudge, choices_of, sweep
 from headrace.cli.twin import BLOCK_SIZE, Twin, TwinOptions, front_end_of, refuse_what_fits_nowhere, twin_of
@@ -106,7 +106,8 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
     "--format",
     "trace_format",
     type=click.Choice([form.value for form in TraceFormat]),
-    help="Form of the file.  [default: told from its first line]",
+    metavar="FORM",  # all of them would be one line of 110 characters
+    help=f"{', '.join(TraceFormat)}.  [default: told from how the file begins]",
 )
 @click.option(
     "--prefix-block-tokens",
@@ -122,14 +123,16 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
 @click.option(
     "--spread/--no-spread",
     default=False,
-    show_default="off",
-    help="Spread requests that share an instant up to the next one: for clocks that tick, as Mooncake's.",
+    help="Spread requests that share an instant up to the next one: for clocks that tick, as Mooncake's."
+    "  [default: off]",
 )
 @click.option(
     "--cost",
     required=True,
+    type=CostType(),
     metavar="NAME|FILE.json",
-    help="How long steps take: a GPU and a model of the catalogue, or a file of `headrace calibrate`.",
+    help="How long steps take: a model and a GPU of the catalogue, such as llama-3.1-8b/h100, or a file of "
+    "`headrace calibrate`.",
 )
 @click.option("--model", metavar="NAME", help="Refuse a cost of any other model.")
 @click.option("--replicas", type=int, default=1, show_default=True, help="Servers behind one router.")
@@ -187,9 +190,11 @@ def simulate(workload: Path, **options: Unpack[Options]) -> None:
 
     \b
       headrace simulate azure_conv.csv --cost llama-3.1-8b/h100
-      headrace simulate azure_conv.csv --cost llama-3.1-8b/h100 --scale 4 --max-num-seqs 256
-      headrace simulate run.jsonl --cost calibrated.json --replicas 2 --output twin.jsonl --json
-      headrace simulate run.jsonl --cost calibrated.json --sweep max_num_seqs=64,128,256
+      headrace simulate azure_conv.csv --cost llama-3.1-8b/h100 --scale 4 \\
+        --max-num-seqs 256
+      headrace simulate run.jsonl --cost here.json --replicas 2 \\
+        --output twin.jsonl --json
+      headrace simulate run.jsonl --cost here.json --sweep max_num_seqs=64,128,256
     """
     output = options["output"]
     if output is not None and not output.parent.is_dir():

@@ -14,6 +14,7 @@ from headrace.core.errors import BadInput
 from headrace.executor.models import locate
 from headrace.report.tune import tune_text
 from headrace.report.tuned import tune_json
+from headrace.workload.mixed import MixedWorkload
 
 EXIT_INTERRUPTED = 130
 LEAST_BUDGET_S = 60.0
@@ -69,6 +70,7 @@ def tune(model: str, **options: Unpack[Options]) -> None:
             f"a budget of {budget_s:g} s is too short: servers must start and requests be sent",
             f"give at least {LEAST_BUDGET_S:g}s; the default is 6m",
         )
+    _require_rates(options["short_rps"], options["long_rps"])
     output_dir = options["output_dir"]
     if output_dir is not None:
         _make(output_dir)
@@ -90,6 +92,15 @@ def tune(model: str, **options: Unpack[Options]) -> None:
         click.echo(f"\n{tune_json(tuned)}")
     if interrupted:
         raise SystemExit(EXIT_INTERRUPTED)
+
+
+def _require_rates(short_rps: float | None, long_rps: float | None) -> None:
+    """Before a server is started to see what else would fit. Raises `BadInput`."""
+    standard = MixedWorkload()
+    MixedWorkload(
+        short_rps=standard.short_rps if short_rps is None else short_rps,
+        long_rps=standard.long_rps if long_rps is None else long_rps,
+    )
 
 
 def _make(folder: Path) -> None:

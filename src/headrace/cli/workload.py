@@ -42,7 +42,11 @@ class DescribeOptions(ReadingOptions):
 
 
 @workload.command(
-    "describe", cls=SectionedCommand, no_args_is_help=True, sections={"File": READING, "Part": PART}
+    "describe",
+    cls=SectionedCommand,
+    no_args_is_help=True,
+    short_help="What of a workload decides tuning.",
+    sections={"File": READING, "Part": PART},
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @reading_options

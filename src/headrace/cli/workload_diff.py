@@ -22,7 +22,13 @@ class DiffOptions(ReadingOptions):
     as_json: bool
 
 
-@click.command("diff", cls=SectionedCommand, no_args_is_help=True, sections={"File": READING, "Part": PART})
+@click.command(
+    "diff",
+    cls=SectionedCommand,
+    no_args_is_help=True,
+    short_help="What shifted from A to B, and what it will do.",
+    sections={"File": READING, "Part": PART},
+)
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @reading_options

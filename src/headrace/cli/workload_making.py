@@ -55,7 +55,11 @@ class GenerateOptions(TypedDict):
 
 
 @click.command(
-    "generate", cls=SectionedCommand, no_args_is_help=True, sections={"Instead of a recipe": FLAGS}
+    "generate",
+    cls=SectionedCommand,
+    no_args_is_help=True,
+    short_help="Make one from a recipe or from flags.",
+    sections={"Instead of a recipe": FLAGS},
 )
 @click.argument("recipe", required=False, type=click.Path(path_type=Path))
 @click.option("--rate", type=float, help="Requests a second.")
@@ -81,7 +85,8 @@ def generate_command(recipe: Path | None, **options: Unpack[GenerateOptions]) ->
       headrace workload generate --example > chats.yaml
       headrace workload generate chats.yaml --seed 7 --output chats.jsonl
       headrace workload generate chats.yaml --scale 2 --duration 1h > double.jsonl
-      headrace workload generate --rate 4 --duration 10m --prompt 200-800 --output-tokens 150
+      headrace workload generate --rate 4 --duration 10m --prompt 200-800 \\
+        --output-tokens 150
     """
     if options["example"]:
         click.echo(EXAMPLE, nl=False)
@@ -161,7 +166,13 @@ def rewrite_options(command: Command) -> Command:
 SECTIONS = {"File": READING, "Part": PART, "Change": ("scale", "spread", "sort")}
 
 
-@click.command("convert", cls=SectionedCommand, no_args_is_help=True, sections=SECTIONS)
+@click.command(
+    "convert",
+    cls=SectionedCommand,
+    no_args_is_help=True,
+    short_help="Any form into our own.",
+    sections=SECTIONS,
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @rewrite_options
 def convert_command(file: Path, **options: Unpack[RewriteOptions]) -> None:
@@ -170,13 +181,21 @@ def convert_command(file: Path, **options: Unpack[RewriteOptions]) -> None:
     \b
     Examples:
       headrace workload convert azure_conv.csv --output azure.jsonl
-      headrace workload convert mooncake.jsonl --spread --scale 0.5 --output half.jsonl
-      headrace workload convert servegen/deepseek-r1 --seed 7 --until 1h --output hour.jsonl
+      headrace workload convert mooncake.jsonl --spread --scale 0.5 \\
+        --output half.jsonl
+      headrace workload convert servegen/deepseek-r1 --seed 7 --until 1h \\
+        --output hour.jsonl
     """
     _rewrite(file, options)
 
 
-@click.command("slice", cls=SectionedCommand, no_args_is_help=True, sections=SECTIONS)
+@click.command(
+    "slice",
+    cls=SectionedCommand,
+    no_args_is_help=True,
+    short_help="Cut a part out, and write it in our form.",
+    sections=SECTIONS,
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @rewrite_options
 def slice_command(file: Path, **options: Unpack[RewriteOptions]) -> None:
@@ -184,8 +203,10 @@ def slice_command(file: Path, **options: Unpack[RewriteOptions]) -> None:
 
     \b
     Examples:
-      headrace workload slice day.jsonl --from 9h --until 10h --output morning.jsonl
-      headrace workload slice mixed.jsonl --class chat --first 500 --output chats.jsonl
+      headrace workload slice day.jsonl --from 9h --until 10h \\
+        --output morning.jsonl
+      headrace workload slice mixed.jsonl --class chat --first 500 \\
+        --output chats.jsonl
     """
     if not (options["from_"] or options["until"] is not None or options["first"] or options["classes"]):
         raise BadInput("which part?", "give --from, --until, --first or --class; `convert` writes all of it")

@@ -131,6 +131,8 @@ def _card_or_cpu(diagnosis: Diagnosis) -> Answer:
     question = "GPU or CPU?"
     if found := _first(diagnosis, Label.CPU):
         return Answer(question, "the CPU", found.facts[:2])
+    if diagnosis.evidence.engine == "headrace":
+        return Answer(question, "the CPU: Headrace computes on no GPU", ())
     if found := _first(diagnosis, Label.COMPUTE, Label.MEMORY_BANDWIDTH, Label.THRASH, Label.KV_CAPACITY):
         return Answer(question, "the GPU", found.facts[:2])
     return _unknown(question, "CPU use by process, GPU use, and TTFT beside queue and prefill time")

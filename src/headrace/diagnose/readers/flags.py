@@ -77,7 +77,10 @@ def _program(line: str) -> str:
 
 def _share(line: str) -> float:
     found = re.search(r"--(?:gpu|device)[-_]memory[-_]utilization[ =](\d*\.?\d+)", line)
-    return float(found[1]) if found else flag_facts().defaults["gpu-memory-utilization"]
+    if found:
+        return float(found[1])
+    # Headrace computes on the CPU, and asks for no share of a card.
+    return 0.0 if serving_engine(line) == "headrace" else flag_facts().defaults["gpu-memory-utilization"]
 
 
 def read_manifest(text: str, where: str) -> Evidence:
