@@ -259,4 +259,5 @@ def test_the_command_serves_and_drains(tmp_path: Path) -> None:
             assert b'"max_model_len":1000' in answer.read()
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(20) == 0
-    assert log.read_text().endswith(f"{found[1]}\n"), "nothing but the budgets and the address"
+    after = log.read_text().partition(f"{found[1]}\n")[2].splitlines()
+    assert [line.split()[0] for line in after] == ["curl", '\'{"messages":'], "nothing but what to try"

