@@ -184,9 +184,8 @@ def serve(model: str, **options: Unpack[Options]) -> None:
     with _bind(options) as listener:
         with terminated_like_interrupted():  # it may be converting: that takes a process and a folder
             files = locate(model, options["revision"])
-        expands = options["expand_weights"]
-        if expands is None:
-            expands = affords_expanded(files)
+        asked = options["expand_weights"]
+        expands = affords_expanded(files) if asked is None else asked
         weights_bytes = files.expanded_bytes if expands else files.weights_bytes
         flags = replace(decide(options, files.max_model_len, weights_bytes), expand_weights=expands)
         names = options["served_model_name"] or (files.name,)
@@ -208,6 +207,7 @@ def serve(model: str, **options: Unpack[Options]) -> None:
         )
         log_to_stderr()
         asks_for_key = bool(service.api_keys)
+        click.echo(f"headrace: loading {files.name}", err=True)
         serve_until_stopped(
             service,
             listener,

@@ -17,6 +17,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 import zlib
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -136,7 +137,9 @@ def _from_gguf(path: Path, key: str, name: str | None = None) -> ModelFiles:
     size = path.stat().st_size
     cache.require_room(place, room_to_convert(size), f"the conversion of {path.name}")
     say(f"converting {path.name} ({size / 1e6:.0f} MB) to OpenVINO, once; a few seconds per 100 MB")
+    began_s = time.monotonic()
     cache.put(place, lambda temporary: _convert(path, temporary, files))
+    say(f"converted in {time.monotonic() - began_s:.0f} s")
     converted = _read_converted(place)
     assert converted is not None, f"{place} was just written"
     return converted
