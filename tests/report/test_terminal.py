@@ -100,6 +100,11 @@ def test_any_measurement_can_be_shown_and_said_in_json(run: Measurement) -> None
     json.dumps(measurement_json(run), allow_nan=False)
 
 
+def test_a_bill_beyond_what_the_client_waited_is_shown() -> None:
+    """A request that was answered at the instant it was due divided by its wait."""
+    assert line_with(printed(measurement(timeline(0.0, bill_s=BILL))), "steps", "67%")
+
+
 def test_a_program_finds_what_the_tables_show() -> None:
     said = measurement_json(measurement(timeline(0.5, bill_s=BILL), failure(FailureKind.CUT)))
 

@@ -135,14 +135,16 @@ def _bill_table(bill_s: dict[Cause, float], ttft_s: float) -> Table:
     table = Table.grid(padding=(0, 1))
     for justify in ("left", "right", "right", "left", "left"):
         table.add_column(justify=justify, no_wrap=True)
+    # A server's clock is not the client's: it may bill more than its client waited.
+    whole_s = max(ttft_s, sum(bill_s.values()))
     for row in bill_rows(bill_s):
-        share = row.seconds / ttft_s
+        share = row.seconds / whole_s if whole_s else 0.0
         table.add_row(
             row.what, seconds(row.seconds), f"{share:.0%}", bar(share), Text(row.budget, style="dim")
         )
     outside_s = ttft_s - sum(bill_s.values())
     if outside_s > ROUNDING_S:
-        share = outside_s / ttft_s
+        share = outside_s / whole_s
         table.add_row("outside the server", seconds(outside_s), f"{share:.0%}", bar(share), "")
     return table
 
