@@ -197,8 +197,11 @@ ABSURD: tuple[dict[str, Any], ...] = (
 
 
 def absurd(facts: Facts, chance: random.Random) -> Visit:
-    body = _body(chance) | chance.choice(ABSURD)
-    return Visit("wrong or absurd value", *_posted(facts, CHAT, _raw(body)), frozenset({400}))
+    """All are seen in the body alone but a bad grammar, which is read only where there is room."""
+    value = chance.choice(ABSURD)
+    is_grammar = not value.keys().isdisjoint({"structured_outputs", "response_format"})
+    posted = _posted(facts, CHAT, _raw(_body(chance) | value))
+    return Visit("wrong or absurd value", *posted, frozenset({400}), may_be_refused=is_grammar)
 
 
 def never_fits(facts: Facts, chance: random.Random) -> Visit:

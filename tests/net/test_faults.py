@@ -202,6 +202,15 @@ def test_beyond_the_limit_requests_are_refused_with_a_time_to_come_back() -> Non
 
 
 @pytest.mark.slow
+def test_what_no_retry_could_mend_is_refused_as_such_though_there_is_no_room() -> None:
+    """In a full house a field that this server never takes was answered 503: come again later."""
+    with running(service(bounds=Bounds(max_num_queued_reqs=0))) as server:
+        assert post(server.port, CHAT, SHORT).status == 503
+        assert post(server.port, CHAT, {**SHORT, "priority": 5}).status == 400
+        assert post(server.port, CHAT, {**SHORT, "stop_token_ids": [10**6]}).status == 400
+
+
+@pytest.mark.slow
 def test_prompt_tokens_beyond_the_limit_are_refused_until_they_are_computed() -> None:
     settings_with_slow_prefill = ScriptedRecipe(step_s=0.2)
     with running(service(settings_with_slow_prefill, bounds=Bounds(max_num_queued_tokens=100))) as server:

@@ -56,8 +56,8 @@ class FrontEnd:
         `Busy` when there is no room.
         """
         self.check_model(asked.model)
-        self._check_room(asked)  # before the work of tokenizing, and again after it
-        self._check(asked)
+        self._check(asked)  # who could never be served is not told to come again
+        self._check_room(asked)  # before the work of grammars and tokens, and again after it
         if asked.sampling.grammar is not None:
             await self._in_thread(
                 lambda grammar=asked.sampling.grammar: self.tokenizer.check_grammar(grammar)
