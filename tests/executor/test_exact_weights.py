@@ -149,6 +149,7 @@ def softmax(scores: Floats) -> Floats:
 def logprobs_of_prompt(executor: PagedExecutor, tokens: list[int]) -> Floats:
     asking = work("asks", tokens, ASKS, range(1, 4))
     found = executor.run(Plan(chunks=chunks_of(asking, len(tokens)))).prompt_logprobs
+    executor.forget(asking)  # the executor is every test's
     assert found is not None
     return np.array([each.logprob for each in found[0]], np.float32)
 
