@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from headrace.core import whole_file
 from headrace.core.errors import BadInput
 from headrace.core.measurement import Measurement
 from headrace.measure import record
@@ -82,7 +83,7 @@ def test_a_record_that_cannot_be_finished_leaves_the_older_one_as_it_was(
         raise OSError(28, "No space left on device")
 
     before = written.read_bytes()
-    monkeypatch.setattr(record.os, "fsync", disk_full)
+    monkeypatch.setattr(whole_file.os, "fsync", disk_full)
 
     with pytest.raises(BadInput, match="No space left on device"):
         record.write(measurement(failure()), written)

@@ -9,7 +9,6 @@ Written beside the file and moved into place when whole, so no reader ever sees 
 with the number of the line in every complaint; a file that lost its end is refused, not shortened.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import msgspec
 from headrace.core.errors import BadInput
 from headrace.core.measurement import ClientLoad, Load, Measurement, ServerMetrics
 from headrace.core.timeline import Failure, Timeline
+from headrace.core.whole_file import replace_file
 
 FORMAT = "headrace.measurement"
 VERSION = 2
@@ -62,17 +62,7 @@ _LINES = msgspec.json.Decoder(_Line)
 
 def write(measurement: Measurement, path: Path) -> None:
     """Replace `path` by a record of `measurement`. Raises `BadInput` where nothing can be written."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with beside.open("wb") as file:
-            file.writelines(line + b"\n" for line in _lines(measurement))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}", "does its folder exist?") from error
-    finally:
-        beside.unlink(missing_ok=True)
+    replace_file(path, (line + b"\n" for line in _lines(measurement)))
 
 
 def read(path: Path) -> Measurement:

@@ -11,7 +11,6 @@ What is at its default is left out of a row. Written beside the file and moved i
 docs/workloads.md says what each field means.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import msgspec
 
 from headrace.core.errors import BadInput
 from headrace.core.slo import parse_goals
+from headrace.core.whole_file import replace_file
 from headrace.workload.rows import Lines, Row, decoded
 from headrace.workload.trace import About, TraceRequest
 
@@ -142,14 +142,4 @@ def workload_lines(about: About, requests: Iterable[TraceRequest]) -> Iterator[b
 
 def write_workload(path: Path, about: About, requests: Iterable[TraceRequest]) -> None:
     """Replace `path` when all `requests` have come. Raises `BadInput` where nothing can be written."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with beside.open("wb") as file:
-            file.writelines(workload_lines(about, requests))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}", "does its folder exist?") from error
-    finally:
-        beside.unlink(missing_ok=True)
+    replace_file(path, workload_lines(about, requests))
