@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace.core.measurement import Measurement
 from headrace.core.timeline import Timeline
+from headrace.workload.backlog import backlog_trend
 
 PARTS = 12
 FEWEST_DUE = 2 * PARTS
@@ -40,12 +41,7 @@ def steadiness(measurement: Measurement) -> Steadiness:
     if came < FEWEST_DUE or start == end:
         return Steadiness(None, 0.0, f"{came} requests in the second half show no trend")
     edges = np.linspace(start, end, PARTS + 1)
-    spent = np.clip(begun[:, None], edges[:-1], edges[1:]) - np.clip(due[:, None], edges[:-1], edges[1:])
-    waiting = spent.sum(axis=0) / np.diff(edges)
-    moves = np.diff(waiting)
-    scatter = float(moves.std(ddof=1)) / len(moves) ** 0.5
-    stayed = float(waiting[-1] - waiting[0]) / (came * len(moves) / PARTS)
-    t = float(moves.mean()) / scatter if scatter > 0 else (np.inf if moves.mean() > 0 else 0.0)
-    grew = stayed >= MATERIAL_SHARE and t >= SURE_T
-    why = f"from {waiting[0]:.1f} to {waiting[-1]:.1f} requests waited for a first token in the second half"
-    return Steadiness(not grew, stayed, why)
+    trend = backlog_trend(due, begun, edges, came)
+    grew = trend.share >= MATERIAL_SHARE and trend.t >= SURE_T
+    why = f"from {trend.first:.1f} to {trend.last:.1f} requests waited for a first token in the second half"
+    return Steadiness(not grew, trend.share, why)

@@ -23,11 +23,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.core.timeline import Timeline
-
-Floats = NDArray[np.float64]
+from headrace.workload.backlog import Trend, backlog_trend
 
 PARTS = 12
 FEWEST_REQUESTS = 2 * PARTS
@@ -63,12 +61,6 @@ class Load:
     """Share of the requests that came and stayed in the queue; negative where it shrank."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Trend:
-    share: float
-    t: float
-
-
 def judge_load(timelines: Sequence[Timeline]) -> Load:
     """From when requests were due and when their first and last tokens came, in any order."""
     due = np.array([timeline.due_at for timeline in timelines])
@@ -81,14 +73,14 @@ def judge_load(timelines: Sequence[Timeline]) -> Load:
         why = f"requests due in the second half of the time: {arrivals}; a trend shows in {FEWEST_REQUESTS}"
         return Load(Verdict.UNSETTLED, why, 0.0, 0.0, 0.0)
     edges = np.linspace(start, end, PARTS + 1)
-    queue = _trend(due, first, edges, arrivals)
+    queue = backlog_trend(due, first, edges, arrivals)
     due_per_s = arrivals / (end - start)
     begun_per_s = float(((first >= start) & (first < end)).sum()) / (end - start)
-    verdict, why = _verdict(queue, _trend(due, last, edges, arrivals), due_per_s, begun_per_s)
+    verdict, why = _verdict(queue, backlog_trend(due, last, edges, arrivals), due_per_s, begun_per_s)
     return Load(verdict, why, due_per_s, begun_per_s, queue.share)
 
 
-def _verdict(queue: _Trend, unfinished: _Trend, due_per_s: float, begun_per_s: float) -> tuple[Verdict, str]:
+def _verdict(queue: Trend, unfinished: Trend, due_per_s: float, begun_per_s: float) -> tuple[Verdict, str]:
     rates = f"{due_per_s:.3g} requests a second came and {begun_per_s:.3g} got a first token"
     if queue.share >= MATERIAL_SHARE and queue.t >= SURE_T:
         return Verdict.OVERLOADED, f"{rates}: {queue.share:.0%} of what came stayed in the queue"
@@ -98,17 +90,3 @@ def _verdict(queue: _Trend, unfinished: _Trend, due_per_s: float, begun_per_s: f
         left = f"{unfinished.share:.0%} of what came was still being answered at the end"
         return Verdict.UNSETTLED, f"{left}: the server was filling up"
     return Verdict.KEPT_UP, rates
-
-
-def _trend(begin: Floats, end: Floats, edges: Floats, arrivals: int) -> _Trend:
-    """How the number of requests that are between `begin` and `end` moves from part to part."""
-    spent = np.clip(end[:, None], edges[:-1], edges[1:]) - np.clip(begin[:, None], edges[:-1], edges[1:])
-    means = spent.sum(axis=0) / np.diff(edges)
-    moves = np.diff(means)
-    scatter = float(moves.std(ddof=1)) / len(moves) ** 0.5
-    grown = float(means[-1] - means[0])
-    share = grown / (arrivals * len(moves) / PARTS)
-    mean = float(moves.mean())
-    if scatter > 0:
-        return _Trend(share, mean / scatter)
-    return _Trend(share, np.inf if mean > 0 else 0.0)
