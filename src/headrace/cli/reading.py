@@ -9,7 +9,8 @@ from typing import Any, TypedDict, TypeVar
 
 import click
 
-from headrace.cli.quantity import Duration
+from headrace.cli.quantity import SECONDS, Duration
+from headrace.workload.features import LONG_PROMPT_TOKENS, TOKEN_S
 from headrace.workload.forms import TraceFormat
 from headrace.workload.readers import TraceStream, open_trace
 from headrace.workload.slices import Slice
@@ -31,12 +32,43 @@ class ReadingOptions(TypedDict):
     classes: tuple[str, ...]
 
 
+class FeatureOptions(ReadingOptions):
+    long: int
+    token_time: float
+
+
 def reading_options(command: Command) -> Command:
     """--format and --prefix-block-tokens, and which part of the workload."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
+
+def feature_options(command: Command) -> Command:
+    """--long and --token-time: what the features of a workload rest on."""
+    for option in reversed(_FEATURES):
+        command = option(command)
+    return command
+
+
+_FEATURES = (
+    click.option(
+        "--long",
+        type=click.IntRange(1),
+        default=LONG_PROMPT_TOKENS,
+        show_default=True,
+        metavar="TOKENS",
+        help="A prompt of more is long: one of vLLM's steps does not hold it.",
+    ),
+    click.option(
+        "--token-time",
+        type=SECONDS,
+        default=TOKEN_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="What a token of an answer takes, to say how many requests are under way at once.",
+    ),
+)
 
 _OPTIONS = (
     click.option(

@@ -8,8 +8,15 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.quantity import SECONDS
-from headrace.cli.reading import PART, READING, Progress, ReadingOptions, opened, reading_options
+from headrace.cli.reading import (
+    PART,
+    READING,
+    FeatureOptions,
+    Progress,
+    feature_options,
+    opened,
+    reading_options,
+)
 from headrace.cli.sections import SectionedCommand
 from headrace.cli.workload_diff import diff_command
 from headrace.cli.workload_making import convert_command, generate_command, slice_command
@@ -17,7 +24,7 @@ from headrace.core.errors import BadInput
 from headrace.report.workload import COLUMNS, features_json, print_features, print_outline, ticking
 from headrace.report.workload_page import workload_page
 from headrace.workload.columns import collect
-from headrace.workload.features import LONG_PROMPT_TOKENS, TOKEN_S, Features, describe
+from headrace.workload.features import Features, describe
 from headrace.workload.outline import by_length, over_time
 from headrace.workload.readers import TraceStream
 
@@ -34,9 +41,7 @@ def workload() -> None:
     """
 
 
-class DescribeOptions(ReadingOptions):
-    long: int
-    token_time: float
+class DescribeOptions(FeatureOptions):
     html: Path | None
     as_json: bool
 
@@ -50,22 +55,7 @@ class DescribeOptions(ReadingOptions):
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @reading_options
-@click.option(
-    "--long",
-    type=click.IntRange(1),
-    default=LONG_PROMPT_TOKENS,
-    show_default=True,
-    metavar="TOKENS",
-    help="A prompt of more is long: one of vLLM's steps does not hold it.",
-)
-@click.option(
-    "--token-time",
-    type=SECONDS,
-    default=TOKEN_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="What a token of an answer takes, to say how many requests are under way at once.",
-)
+@feature_options
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),

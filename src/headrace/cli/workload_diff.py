@@ -7,18 +7,22 @@ from typing import Unpack
 import click
 from rich.console import Console
 
-from headrace.cli.quantity import SECONDS
-from headrace.cli.reading import PART, READING, Progress, ReadingOptions, opened, reading_options
+from headrace.cli.reading import (
+    PART,
+    READING,
+    FeatureOptions,
+    Progress,
+    feature_options,
+    opened,
+    reading_options,
+)
 from headrace.cli.sections import SectionedCommand
 from headrace.report.workload_diff import comparison_json, print_comparison
 from headrace.workload.columns import Columns, collect
-from headrace.workload.features import LONG_PROMPT_TOKENS, TOKEN_S
 from headrace.workload.shifts import compare
 
 
-class DiffOptions(ReadingOptions):
-    long: int
-    token_time: float
+class DiffOptions(FeatureOptions):
     as_json: bool
 
 
@@ -32,22 +36,7 @@ class DiffOptions(ReadingOptions):
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @reading_options
-@click.option(
-    "--long",
-    type=click.IntRange(1),
-    default=LONG_PROMPT_TOKENS,
-    show_default=True,
-    metavar="TOKENS",
-    help="A prompt of more is long.",
-)
-@click.option(
-    "--token-time",
-    type=SECONDS,
-    default=TOKEN_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="What a token of an answer takes, to say how many requests are under way at once.",
-)
+@feature_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def diff_command(a: Path, b: Path, **options: Unpack[DiffOptions]) -> None:
     """Say what shifted from the workload in A to that in B, and what it will do.
