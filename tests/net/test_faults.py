@@ -17,7 +17,7 @@ import pytest
 
 from headrace.core.errors import EngineDied
 from headrace.core.settings import Settings
-from headrace.net import engine_client, listening, restarts
+from headrace.net import engine_client, listening, pulse, restarts
 from headrace.net.admission import Bounds
 from headrace.net.connection import Patient
 from headrace.net.door import Door
@@ -163,6 +163,36 @@ def test_an_engine_that_hangs_is_ended_and_started_again(monkeypatch: pytest.Mon
         wait_until(lambda: get(server.port, "/health").status == 200, "it is ready")
         assert post(server.port, CHAT, SHORT).status == 200
         assert_nothing_is_left(server)
+
+
+@pytest.mark.slow
+def test_health_says_at_once_that_the_engine_was_killed_or_stopped() -> None:
+    """It was 200 until the memory of a killed process was taken apart, and of a stopped one for ever."""
+    with running(service()) as server:
+        assert get(server.port, "/health").status == 200
+        stopped = server.engine_pid
+        assert stopped is not None
+        os.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: get(server.port, "/health").status == 503, "it is stopped")
+        assert "is stopped by a signal" in get(server.port, "/health").error
+        os.kill(stopped, signal.SIGCONT)
+        wait_until(lambda: get(server.port, "/health").status == 200, "it goes on")
+        server.kill_engine()
+        away = get(server.port, "/health")
+        assert (away.status, int(away.headers["retry-after"]) >= 1) == (503, True)
+
+
+@pytest.mark.slow
+def test_health_notices_an_engine_that_is_silent_for_longer_than_a_step_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulse, "LEAST_PATIENCE_S", 0.3)
+    monkeypatch.setattr(pulse, "UNKNOWN_PATIENCE_S", 0.3)
+    with running(service(ScriptedRecipe(step_s=1.5))) as server:
+        with posted(server.port, CHAT, SHORT):
+            wait_until(lambda: get(server.port, "/health").status == 503, "it is silent")
+            assert "its largest step should take no more than 0 s" in get(server.port, "/health").error
+        wait_until(lambda: get(server.port, "/health").status == 200, "it has said something")
 
 
 @pytest.mark.slow

@@ -16,10 +16,14 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
     max_leaves=6,
 )
+
+
+def written(value: dict[str, object], indent: int | None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False)
+
+
 ARGUMENTS = st.builds(
-    lambda value, indent: json.dumps(value, indent=indent, ensure_ascii=False),
-    st.dictionaries(st.text("ab", max_size=2), VALUES, max_size=3),
-    st.sampled_from((None, 1)),
+    written, st.dictionaries(st.text("ab", max_size=2), VALUES, max_size=3), st.sampled_from((None, 1))
 )
 ANSWERS = st.lists(
     TEXTS | st.just(f"<tool_call>{CALL}</tool_call>") | st.just("<tool_call>no call</tool_call>"), max_size=5

@@ -40,8 +40,8 @@ class About:
         self._started_at = int(time.time())
 
     async def health(self, _: HttpRequest) -> Response:
-        if (died := self._front_end.engine.died) is not None:
-            return error_response(died)
+        if (problem := self._front_end.engine.what_is_wrong()) is not None:
+            return error_response(problem)
         if not self._gate.is_open:
             return error_response(Busy("the server is shutting down", RETRY_AFTER_S))
         return Response()
