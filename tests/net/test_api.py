@@ -242,11 +242,13 @@ def test_text_becomes_tokens_and_text_again(server: RunningServer) -> None:
     for path, body in (
         ("/tokenize", {"prompt": 7}),
         ("/tokenize", {"messages": []}),
+        ("/tokenize", {"messages": HELLO, "prompt": "naïve"}),
         ("/detokenize", {"tokens": [257]}),
         ("/detokenize", {"tokens": [-1]}),
     ):
         assert post(server.port, path, body).status == 400
     assert post(server.port, "/tokenize", {"prompt": "a", "model": "other"}).status == 404
+    assert post(server.port, "/tokenize", {"prompt": "a", "messages": None}).json["count"] == 1
 
 
 def test_the_load_is_what_is_being_answered(server: RunningServer) -> None:

@@ -180,6 +180,7 @@ def serve(model: str, **options: Unpack[Options]) -> None:
       curl -N localhost:8000/v1/chat/completions -d \\
         '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'
     """
+    _refuse_empty(options)
     tls = _tls(options)
     with _bind(options) as listener:
         with terminated_like_interrupted():  # it may be converting: that takes a process and a folder
@@ -212,6 +213,16 @@ def serve(model: str, **options: Unpack[Options]) -> None:
             service,
             listener,
             lambda serving: click.echo(announcement(names[0], serving, asks_for_key=asks_for_key)),
+        )
+
+
+def _refuse_empty(options: Options) -> None:
+    if not all(options["served_model_name"]):
+        raise BadInput("--served-model-name is empty", "leave it out: the model has a name of its own")
+    if not all(options["api_key"]):
+        raise BadInput(
+            "--api-key is empty, and without a key everybody would be served",
+            "is the variable set that it was to come from? To ask for no key, leave --api-key out",
         )
 
 

@@ -33,7 +33,7 @@ from headrace.net.engine_link import LEAVE_WITHIN_S
 from headrace.net.engine_process import Recipe
 from headrace.net.front_end import FrontEnd
 from headrace.net.gate import RETRY_AFTER_S, Gate
-from headrace.net.listening import BACKLOG, Listener, Tls, cannot_listen, url_of
+from headrace.net.listening import Listener, Tls, url_of
 from headrace.net.messages import Budget
 from headrace.net.meter import Meter
 from headrace.net.stats_log import log_stats
@@ -119,7 +119,7 @@ class Server:
             app = Meter(door, paths_of(routes), self._engine.metrics.http)
             self._http = http = _Http(app, self._service.tls, lambda: announce(self._serving()))
             self._engine.given_up.add_done_callback(lambda _: setattr(http, "should_exit", True))
-            self._listen()
+            self._listener.open()
             await http.serve([self._listener])
             if self._engine.given_up.done():
                 raise self._engine.given_up.result()
@@ -145,13 +145,6 @@ class Server:
     async def _tell_stats(self, engine: EngineClient) -> None:
         if self._service.logs_stats:
             await log_stats(engine.metrics.totals)
-
-    def _listen(self) -> None:
-        try:
-            self._listener.listen(BACKLOG)
-        except OSError as error:  # taken while the model was loading
-            host, port = self._listener.getsockname()[:2]
-            raise cannot_listen(host, port, error) from error
 
     def _serving(self) -> Serving:
         assert self._engine is not None, "the engine is ready before the port is open"
