@@ -14,7 +14,7 @@ from headrace.cli.memory import affords_expanded, available_bytes, total_bytes
 from headrace.cli.quantity import SECONDS
 from headrace.cli.recipe import EngineRecipe, Flags
 from headrace.cli.sections import SectionedCommand
-from headrace.cli.server_options import server_options
+from headrace.cli.server_options import refuse_empty, server_options
 from headrace.cli.stopping import terminated_like_interrupted
 from headrace.cli.vllm_flags import as_vllm_reads, has_model
 from headrace.core.errors import BadInput
@@ -121,6 +121,7 @@ def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
 @click.option(
     "--served-model-name",
     multiple=True,
+    callback=refuse_empty,
     metavar="NAME",
     help="What clients call the model; may be given several times.  [default: MODEL as on the hub, "
     "or the file's own name]",
@@ -180,7 +181,6 @@ def serve(model: str, **options: Unpack[Options]) -> None:
       curl -N localhost:8000/v1/chat/completions -d \\
         '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'
     """
-    _refuse_empty(options)
     tls = _tls(options)
     with _bind(options) as listener:
         with terminated_like_interrupted():  # it may be converting: that takes a process and a folder
@@ -213,16 +213,6 @@ def serve(model: str, **options: Unpack[Options]) -> None:
             service,
             listener,
             lambda serving: click.echo(announcement(names[0], serving, asks_for_key=asks_for_key)),
-        )
-
-
-def _refuse_empty(options: Options) -> None:
-    if not all(options["served_model_name"]):
-        raise BadInput("--served-model-name is empty", "leave it out: the model has a name of its own")
-    if not all(options["api_key"]):
-        raise BadInput(
-            "--api-key is empty, and without a key everybody would be served",
-            "is the variable set that it was to come from? To ask for no key, leave --api-key out",
         )
 
 
