@@ -37,6 +37,7 @@ from headrace.net.listening import Listener, Tls, url_of
 from headrace.net.messages import Budget
 from headrace.net.meter import Meter
 from headrace.net.stats_log import log_stats
+from headrace.net.warm_up import warm_up
 
 MOST_DESCRIPTORS = 65_536
 KEEP_ALIVE_S = 5
@@ -112,8 +113,6 @@ class Server:
         front_end = FrontEnd(self._engine, tokenizer, self._service.model_names)
         telling = asyncio.create_task(self._tell_stats(self._engine))
         try:
-            if self._service.warmup:
-                front_end.warm_up()
             routes = make_app(front_end, self._gate)
             door = _for_browsers(Door(routes, self._service.api_keys))
             app = Meter(door, paths_of(routes), self._engine.metrics.http)
@@ -135,12 +134,18 @@ class Server:
             EngineClient.start(service.recipe, service.model_names[0], service.bounds)
         )
         try:
-            tokenizer = await asyncio.to_thread(service.load_tokenizer)
+            tokenizer = await asyncio.to_thread(self._load_tokenizer)
             return await launching, tokenizer
         except BaseException:
             launching.cancel()
             await asyncio.wait((launching,))
             raise
+
+    def _load_tokenizer(self) -> Tokenizer:
+        tokenizer = self._service.load_tokenizer()
+        if self._service.warmup:
+            warm_up(tokenizer)
+        return tokenizer
 
     async def _tell_stats(self, engine: EngineClient) -> None:
         if self._service.logs_stats:
