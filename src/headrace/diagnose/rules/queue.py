@@ -54,11 +54,16 @@ def thrash(e: Evidence) -> Iterator[Finding]:
         also=(Label.KV_CAPACITY,),
         rivals=("a few preemptions an hour cost nothing: compare with requests in the same time",),
         explains=frozenset(
-            {Label.KV_CAPACITY, Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED, Label.STALL}
+            ({Label.KV_CAPACITY, Label.UNDETERMINED, Label.STALL} | _queue_of_a_full_pool(load))
             if lost or retracted
             else {Label.KV_CAPACITY}
         ),
     )
+
+
+def _queue_of_a_full_pool(load: Load) -> set[Label]:
+    """What a full pool explains: the queue and its slow answers, if they wait while it is full."""
+    return set() if load.waits_with_room(KV_FULL) > 0.5 else {Label.QUEUEING, Label.COMPUTE}
 
 
 def _count(number: float) -> str:
@@ -120,7 +125,7 @@ def kv_full(e: Evidence) -> Iterator[Finding]:
                 "request_generation_tokens"
             ),
         ),
-        explains=frozenset({Label.QUEUEING, Label.COMPUTE} if waits else set[Label]()),
+        explains=frozenset(_queue_of_a_full_pool(load) if waits else set[Label]()),
     )
 
 
