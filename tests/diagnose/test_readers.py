@@ -215,7 +215,7 @@ def test_every_sample_of_a_real_server_is_read() -> None:
     ("command", "engine", "version", "flags"),
     [
         (
-            "docker run -d --gpus all -v /d:/d -p 80:80 vllm/vllm-openai:v0.6.3 --model org/m --max-num-seqs 8",
+            "docker run --gpus all -v /d:/d -p 80:80 vllm/vllm-openai:v0.6.3 --model org/m --max-num-seqs 8",
             "vllm",
             "0.6.3",
             {"model": "org/m", "max-num-seqs": 8.0},
