@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headrace.capacity.catalogue import model_named
+from headrace.capacity.deployment import Deployment
 from headrace.capacity.gpus import GPUS, GUESSED_BANDWIDTH_EFFICIENCY, GUESSED_COMPUTE_EFFICIENCY
-from headrace.capacity.memory import Deployment
-from headrace.capacity.models import MODELS
 from headrace.capacity.roofline import Multipliers, Roofline
 from headrace.core.cost import CostModel
 from headrace.core.settings import Settings
@@ -76,7 +76,7 @@ def load() -> Reference:
     """
     arguments = json.loads((HERE / "meta.json").read_text(encoding="utf-8"))["engine_kwargs"]
     deployment = Deployment(
-        MODELS["llama-3.1-8b"],
+        model_named("llama-3.1-8b"),
         GPUS["rtx-pro-6000-server"],
         gpu_memory_utilization=0.9,
         max_num_batched_tokens=arguments["max_num_batched_tokens"],

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.capacity.catalogue import model_named
+from headrace.capacity.deployment import Deployment
 from headrace.capacity.gpus import GIB, GPUS, Dtype, gpu_named
-from headrace.capacity.memory import Deployment, kv_budget, kv_bytes_per_token, kv_cache_bytes, weights_bytes
-from headrace.capacity.models import MODELS
+from headrace.capacity.memory import kv_budget, kv_bytes_per_token, kv_cache_bytes, weights_bytes
 from headrace.core.errors import BadInput
 
 
 def on(model: str, gpu: str, tensor_parallel_size: int = 1, dtype: Dtype = Dtype.BF16) -> Deployment:
-    return Deployment(MODELS[model], GPUS[gpu], tensor_parallel_size, weight_dtype=dtype)
+    return Deployment(model_named(model), GPUS[gpu], tensor_parallel_size, weight_dtype=dtype)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_an_fp8_cache_holds_twice_as_many_tokens() -> None:
 
 def test_ranks_share_the_weights() -> None:
     whole = weights_bytes(on("llama-3.1-70b", "mi300x"))
-    assert whole == pytest.approx(MODELS["llama-3.1-70b"].parameters * 2)
+    assert whole == pytest.approx(model_named("llama-3.1-70b").parameters * 2)
     assert weights_bytes(on("llama-3.1-70b", "mi300x", 4)) == pytest.approx(whole / 4)
 
 

@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.capacity.catalogue import model_named
+from headrace.capacity.deployment import Deployment
 from headrace.capacity.gpus import GPUS, Dtype
-from headrace.capacity.memory import Deployment
-from headrace.capacity.models import MODELS
-from headrace.capacity.roofline import Multipliers, Roofline, graph_sizes
+from headrace.capacity.memory import graph_sizes
+from headrace.capacity.roofline import Multipliers, Roofline
 from headrace.core.cost import StepShape
 from headrace.core.errors import BadInput
 
 
 def on(model: str, gpu: str, size: int = 1, dtype: Dtype = Dtype.BF16) -> Deployment:
-    return Deployment(MODELS[model], GPUS[gpu], size, weight_dtype=dtype)
+    return Deployment(model_named(model), GPUS[gpu], size, weight_dtype=dtype)
 
 
 def decode(seqs: int, context_each: int) -> StepShape:
@@ -28,13 +29,13 @@ def prefill(tokens: int) -> StepShape:
 
 def test_a_decode_step_reads_all_weights_and_cannot_be_faster_than_memory() -> None:
     cost = Roofline(on("llama-3.1-8b", "h100"))
-    floor_s = (MODELS["llama-3.1-8b"].active_parameters * 2 + 1000 * 131072) / 3350e9
+    floor_s = (model_named("llama-3.1-8b").active_parameters * 2 + 1000 * 131072) / 3350e9
     assert floor_s < cost.step_ns(decode(1, 1000)) / 1e9 < 2 * floor_s
 
 
 def test_a_prompt_cannot_be_faster_than_arithmetic() -> None:
     cost = Roofline(on("llama-3.1-8b", "h100"))
-    floor_s = 2 * 8192 * MODELS["llama-3.1-8b"].always_used_parameters / 989.4e12
+    floor_s = 2 * 8192 * model_named("llama-3.1-8b").always_used_parameters / 989.4e12
     assert floor_s < cost.step_ns(prefill(8192)) / 1e9 < 3 * floor_s
 
 
@@ -92,7 +93,7 @@ def test_a_mixture_reads_more_experts_the_more_tokens_come() -> None:
 def test_a_window_bounds_what_decoding_reads() -> None:
     windowed = Roofline(on("gpt-oss-20b", "h100", dtype=Dtype.FP4))
     full = Roofline(
-        Deployment(replace(MODELS["gpt-oss-20b"], window=None), GPUS["h100"], weight_dtype=Dtype.FP4)
+        Deployment(replace(model_named("gpt-oss-20b"), window=None), GPUS["h100"], weight_dtype=Dtype.FP4)
     )
     assert windowed.step_ns(decode(64, 100)) == pytest.approx(full.step_ns(decode(64, 100)), rel=1e-6)
     assert windowed.step_ns(decode(64, 10_000)) < 0.7 * full.step_ns(decode(64, 10_000))

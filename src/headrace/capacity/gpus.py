@@ -11,6 +11,7 @@ streaming weights and KV cache reaches. `certainty` says where they come from:
 Sources of every figure are in `specs` and `evidence`.
 """
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,10 +37,12 @@ class Certainty(StrEnum):
 class Dtype(StrEnum):
     """Number formats of weights and KV cache, by vLLM's names where it has one."""
 
+    FP32 = "fp32"
     BF16 = "bf16"
     FP8 = "fp8"
     INT8 = "int8"
     FP4 = "fp4"
+    NVFP4 = "nvfp4"
     INT4 = "int4"
 
     @property
@@ -49,10 +52,12 @@ class Dtype(StrEnum):
 
 
 _BYTES = {
+    Dtype.FP32: 4.0,
     Dtype.BF16: 2.0,
     Dtype.FP8: 1.0,
     Dtype.INT8: 1.0,
     Dtype.FP4: 0.53125,  # MXFP4: 4 bits, and 8 bits of scale for 32 numbers
+    Dtype.NVFP4: 0.5625,  # 4 bits, and 8 bits of scale for 16 numbers
     Dtype.INT4: 0.515625,  # AWQ, GPTQ: 4 bits, and 16 bits of scale for 128 numbers; zero points left out
 }
 
@@ -87,7 +92,7 @@ class Gpu:
 
     name: str
     memory_bytes: int
-    """What CUDA reports as total, which `gpu_memory_utilization` is a share of."""
+    """What the driver reports as total, which `gpu_memory_utilization` is a share of."""
     bytes_per_s: float
     flops_per_s: Mapping[Dtype, float]
     """By the format of the operands; one that is missing is computed in bf16."""
@@ -97,6 +102,8 @@ class Gpu:
     bandwidth_efficiency: float = GUESSED_BANDWIDTH_EFFICIENCY
     certainty: Certainty = Certainty.SPEC_ONLY
     evidence: str = "none found for vLLM on this card"
+    capability: tuple[int, int] | None = None
+    """CUDA's number for what it can compute; None: not of NVIDIA."""
 
     def peak_flops_per_s(self, dtype: Dtype) -> float:
         """Weights in a format that the card cannot multiply are widened to bf16 first."""
@@ -109,7 +116,7 @@ def _flops(bf16: float, fp8: float | None = None, fp4: float | None = None) -> d
     if fp8 is not None:
         peaks[Dtype.FP8] = fp8 * _T
     if fp4 is not None:
-        peaks[Dtype.FP4] = fp4 * _T
+        peaks[Dtype.FP4] = peaks[Dtype.NVFP4] = fp4 * _T
     return peaks
 
 
@@ -129,6 +136,7 @@ _CARDS = (
         "a10g", int(22.05 * GIB), 600 * _G, _flops(70), _PCIE4,
         specs="600 GB/s, 24 GB: baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference; 70 TFLOP/s: "
         "NVIDIA A10G datasheet, not re-read",
+        capability=(8, 6),
     ),
     Gpu(
         "l4", int(22.03 * GIB), 300 * _G, _flops(121, 242), _PCIE4,
@@ -138,10 +146,12 @@ _CARDS = (
         certainty=Certainty.DERIVED,
         evidence="62.3 ms a step, Qwen2.5-7B bf16, batch 1, 2,048 tokens of context, 81 % of the floor, CUDA "
         "graphs give 1.03x (arXiv 2605.30571; PyTorch SDPA, not vLLM)",
+        capability=(8, 9),
     ),
     Gpu(
         "l40s", int(44.4 * GIB), 864 * _G, _flops(362.05, 733), _PCIE4,
         specs="github.com/ai-dynamo/aiconfigurator systems/l40s.yaml",
+        capability=(8, 9),
     ),
     Gpu(
         "a100-40", int(39.4 * GIB), 1555 * _G, _flops(311.87), _NVLINK3,
@@ -150,6 +160,7 @@ _CARDS = (
         bandwidth_efficiency=0.79,
         certainty=Certainty.MEASURED,
         evidence=_A100_EVIDENCE,
+        capability=(8, 0),
     ),
     Gpu(
         "a100-80", int(79.15 * GIB), 2039 * _G, _flops(311.87), _NVLINK3,
@@ -157,30 +168,36 @@ _CARDS = (
         bandwidth_efficiency=0.79,
         certainty=Certainty.DERIVED,
         evidence=_A100_EVIDENCE,
+        capability=(8, 0),
     ),
     Gpu(
         "h100", int(79.11 * GIB), 3350 * _G, _flops(989.4, 1978.9), _NVLINK4,
         specs="glennklockwood.com/garden/processors/h100 (SXM5); memory: "
         "github.com/vllm-project/vllm/issues/27508",
         evidence=_H100_EVIDENCE,
+        capability=(9, 0),
     ),
     Gpu(
         "h100-pcie", int(79.11 * GIB), 2000 * _G, _flops(756, 1513), _PCIE5,
         specs="archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html (halved: it lists sparse figures)",
+        capability=(9, 0),
     ),
     Gpu(
         "h200", int(139.8 * GIB), 4800 * _G, _flops(989.4, 1978.9), _NVLINK4,
         specs="arithmetic of the H100 (glennklockwood.com/garden/processors/h100); 141 GB, 4.8 TB/s: NVIDIA "
         "H200 datasheet, not re-read",
+        capability=(9, 0),
     ),
     Gpu(
         "b200", int(178.4 * GIB), 7700 * _G, _flops(2250, 4500, 9000), _NVLINK5,
         specs="NVIDIA HGX B200 datasheet, not re-read; memory, 183,359 MiB: "
         "github.com/vllm-project/vllm/pull/43050",
+        capability=(10, 0),
     ),
     Gpu(
         "rtx-4090", int(23.52 * GIB), 1008 * _G, _flops(165.15, 330.3), _PCIE4,
         specs="waredb.com/processor/nvidia-geforce-rtx-4090 (FP32 accumulation)",
+        capability=(8, 9),
     ),
     Gpu(
         "rtx-pro-6000", int(94.97 * GIB), 1792 * _G, _flops(503.8, 1007.6, 2015.2), _PCIE5,
@@ -189,6 +206,7 @@ _CARDS = (
         certainty=Certainty.DERIVED,
         evidence="the Server Edition's efficiencies",
         compute_efficiency=0.72,
+        capability=(12, 0),
     ),
     Gpu(
         "rtx-pro-6000-server", int(94.97 * GIB), 1597 * _G, _flops(467.8, 935.6, 1871.2), _PCIE5,
@@ -199,20 +217,102 @@ _CARDS = (
         certainty=Certainty.MEASURED,
         evidence="the first 100 of 300 requests, Llama-3.1-8B bf16, vLLM 0.19 (github.com/casys-kaist/"
         "LLMServingSim, bench/examples), by `python -m bench.fidelity --target reference`",
+        capability=(12, 0),
     ),
     Gpu(
         "mi300x", int(191.5 * GIB), 5300 * _G, _flops(1307.4, 2614.9), _XGMI,
         specs="1.3 and 2.6 PFLOP/s, 5.3 TB/s: jaredwatkins.com/research/ai-accelerators/amd-instinct/"
         "mi300-series; 448 GB/s: emergentmind.com/topics/amd-mi300x-gpu",
     ),
+    Gpu(
+        "h100-nvl", int(93.1 * GIB), 3938 * _G, _flops(835.5, 1671), _PCIE5,
+        specs="NVIDIA H100 NVL datasheet, not re-read (halved: it lists sparse figures)",
+        capability=(9, 0),
+    ),
+    Gpu(
+        "gh200", int(94.5 * GIB), 4022 * _G, _flops(989.4, 1978.9), _PCIE5,
+        specs="NVIDIA GH200 datasheet, 96 GB HBM3, not re-read",
+        capability=(9, 0),
+    ),
+    Gpu(
+        "h20", int(95.1 * GIB), 4000 * _G, _flops(148, 296), _NVLINK4,
+        specs="148 TFLOP/s, 4 TB/s, 96 GB: NVIDIA H20 datasheet, not re-read",
+        capability=(9, 0),
+    ),
+    Gpu(
+        "b300", int(268 * GIB), 7700 * _G, _flops(2250, 4500, 13500), _NVLINK5,
+        specs="NVIDIA HGX B300 datasheet, not re-read; memory: 268 GiB in a start-up line of vLLM that "
+        "InferenceX keeps",
+        capability=(10, 3),
+    ),
+    Gpu(
+        "t4", int(14.56 * GIB), 320 * _G, _flops(65), _PCIE4,
+        specs="65 TFLOP/s in fp16, 320 GB/s: NVIDIA T4 datasheet, not re-read; memory: torch's own message "
+        "(\"total capacity of 14.56 GiB\"), as below",
+        capability=(7, 5),
+    ),
+    Gpu(
+        "v100-32", int(31.73 * GIB), 900 * _G, _flops(125), _NVLINK3,
+        specs="125 TFLOP/s in fp16, 900 GB/s: NVIDIA V100 datasheet, not re-read; memory: torch's message",
+        capability=(7, 0),
+    ),
+    Gpu(
+        "a10", int(22.06 * GIB), 600 * _G, _flops(125), _PCIE4,
+        specs="NVIDIA A10 datasheet, not re-read; memory as the A10G's",
+        capability=(8, 6),
+    ),
+    Gpu(
+        "a40", int(44.35 * GIB), 696 * _G, _flops(149.7), _PCIE4,
+        specs="NVIDIA A40 datasheet, not re-read",
+        capability=(8, 6),
+    ),
+    Gpu(
+        "rtx-a6000", int(47.53 * GIB), 768 * _G, _flops(154.8), _PCIE4,
+        specs="NVIDIA RTX A6000 datasheet, not re-read; memory: torch's message",
+        capability=(8, 6),
+    ),
+    Gpu(
+        "rtx-6000-ada", int(47.5 * GIB), 960 * _G, _flops(364.2, 728.5), _PCIE4,
+        specs="NVIDIA RTX 6000 Ada datasheet, not re-read (halved); memory: torch's message",
+        capability=(8, 9),
+    ),
+    Gpu(
+        "rtx-3090", int(23.58 * GIB), 936 * _G, _flops(71), _PCIE4,
+        specs="71 TFLOP/s with FP32 accumulation: NVIDIA GA102 whitepaper, not re-read; memory: "
+        "github.com/vllm-project/vllm/issues/10517",
+        capability=(8, 6),
+    ),
+    Gpu(
+        "rtx-5090", int(31.36 * GIB), 1792 * _G, _flops(209.5, 419, 838), _PCIE5,
+        specs="NVIDIA RTX Blackwell whitepaper, not re-read (FP32 accumulation); memory: torch's message",
+        capability=(12, 0),
+    ),
+    Gpu(
+        "mi325x", int(255.5 * GIB), 6000 * _G, _flops(1307.4, 2614.9), _XGMI,
+        specs="arithmetic of the MI300X; 256 GB, 6 TB/s: AMD MI325X datasheet, not re-read",
+    ),
+    Gpu(
+        "mi355x", int(287.5 * GIB), 8000 * _G, _flops(2500, 5000, 10000), _XGMI,
+        specs="288 GB, 8 TB/s, 2.5 PFLOP/s: AMD MI355X datasheet, not re-read",
+    ),
 )  # fmt: skip
 
 GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _CARDS}
+_ALSO = {
+    "a100": "a100-80", "a100-80gb": "a100-80", "a100-40gb": "a100-40",
+    "h100-sxm": "h100", "h100-80gb": "h100",
+    "v100": "v100-32", "a6000": "rtx-a6000", "3090": "rtx-3090", "4090": "rtx-4090", "5090": "rtx-5090",
+    "rtx3090": "rtx-3090", "rtx4090": "rtx-4090", "rtx5090": "rtx-5090",
+}  # fmt: skip
+"""Other names that people have for them."""
 
 
 def gpu_named(name: str) -> Gpu:
     """Raises `BadInput` with the names there are."""
-    gpu = GPUS.get(name.lower())
+    wanted = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
+    gpu = GPUS.get(_ALSO.get(wanted, wanted))
     if gpu is None:
-        raise BadInput(f"no GPU {name!r} in the catalogue", f"one of {', '.join(GPUS)}")
+        near = difflib.get_close_matches(wanted, GPUS, n=3, cutoff=0.6)
+        hint = f"did you mean {', '.join(near)}? There are" if near else "one of"
+        raise BadInput(f"no GPU {name!r} in the catalogue", f"{hint} {', '.join(GPUS)}")
     return gpu

@@ -25,10 +25,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
 
+from headrace.capacity.deployment import Deployment
 from headrace.capacity.gpus import Certainty, Dtype
 from headrace.capacity.memory import (
-    Deployment,
     always_used_bytes,
+    graph_sizes,
     kv_bytes_per_token,
     kv_bytes_per_token_and_layer,
     kv_cache_bytes,
@@ -48,7 +49,6 @@ _SCHEDULER_S = 0.3e-3
 _SCHEDULER_SEQ_S = 12.7e-6
 """vLLM 0.27's scheduler, by running request, pure decode, on a server's CPU
 (github.com/openfabric-systems/simllm/pull/204); what a step costs beside that is a guess."""
-_LARGEST_GRAPH = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,14 @@ class Roofline:
     ) -> None:
         """`residual` and `provenance` are of the calibration that found the multipliers.
 
-        Raises `BadInput` where the model does not fit on the GPUs.
+        Raises `BadInput` where the model does not fit on the GPUs, or is spread over pipeline stages.
         """
+        if deployment.pipeline_parallel_size > 1:
+            raise BadInput(
+                f"pipeline_parallel_size is {deployment.pipeline_parallel_size}; steps in stages are not "
+                "modelled in time, only in memory",
+                "more tensor parallelism, or `headrace plan` for memory alone",
+            )
         self.deployment = deployment
         self.multipliers = multipliers or Multipliers()
         self.residual = residual
@@ -158,6 +164,7 @@ class Roofline:
             ns += min(shape.decode_context_tokens, seqs * window) * self._window_context_ns
             ns += min(shape.prefill_attention_pairs, tokens * window) * self._window_pair_ns
         running = seqs + shape.prefill_seqs
+        ns += 1e9 * running * self._parts.state_s
         floor = self._floor_ns[running]
         if not self.deployment.async_scheduling:
             ns += self._parts.scheduler_ns(running)
@@ -167,7 +174,8 @@ class Roofline:
         """A pure decode step but for the context it reads."""
         parts = self._parts
         padded = next((size for size in self._graphs if size >= seqs), seqs)
-        ns = 1e9 * (parts.matrices_s(padded) + parts.projection_s(seqs) + parts.overhead_s)
+        seconds = parts.matrices_s(padded) + parts.projection_s(seqs) + seqs * parts.state_s
+        ns = 1e9 * (seconds + parts.overhead_s)
         return ns if self.deployment.async_scheduling else ns + parts.scheduler_ns(seqs)
 
     def _decode_floor(self, seqs: int) -> float:
@@ -194,17 +202,23 @@ class _Parts:
         self._multipliers = multipliers
         self._size = deployment.tensor_parallel_size
         self._byte_s = multipliers.weights / (gpu.bytes_per_s * gpu.bandwidth_efficiency)
-        dense = Dtype.BF16 if model.only_experts_quantised else deployment.weight_dtype
-        self._dense_flop_s = self._flop_s(dense)
+        self._dense_flop_s = self._flop_s(deployment.dense_dtype)
         self._expert_flop_s = self._flop_s(deployment.weight_dtype)
         self._always_bytes = always_used_bytes(deployment)
-        sliding = model.window.layers if model.window else 0
-        self.layers = (model.num_layers - sliding, sliding)
+        self.layers = (model.num_full_layers, model.num_window_layers)
         """With full and with sliding attention."""
         self.overhead_s = multipliers.overhead * (_STEP_S + model.num_layers * _GRAPH_GAP_S)
         self.launch_ns = 1e9 * multipliers.overhead * model.num_layers * _LAUNCH_S
         self.context_s = self._context_s()
         self.pair_s = self._pair_s()
+        self.state_s = self._state_s()
+
+    def _state_s(self) -> float:
+        """To read and write the states of one request, of all layers that keep one."""
+        if (recurrent := self._deployment.model.recurrent) is None:
+            return 0.0
+        numbers = recurrent.layers * recurrent.state_numbers * recurrent.state_bytes
+        return 2 * numbers / self._size * self._byte_s
 
     def _flop_s(self, dtype: Dtype) -> float:
         gpu = self._deployment.gpu
@@ -270,10 +284,3 @@ class _Parts:
             return 0.0
         moved = 2 * (size - 1) / size * tokens * self._deployment.model.hidden_size * 2
         return 2 * self._deployment.model.num_layers * (link.latency_s + moved / link.bytes_per_s)
-
-
-def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """The batch sizes that vLLM captures for pure decode steps."""
-    largest = min(2 * max_num_seqs, _LARGEST_GRAPH)
-    sizes = {1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16), max_num_seqs}
-    return tuple(sorted(size for size in sizes if size <= largest))

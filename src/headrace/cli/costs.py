@@ -17,9 +17,9 @@ from typing import TypeAlias
 
 import click
 
+from headrace.capacity.catalogue import model_named
+from headrace.capacity.deployment import Deployment
 from headrace.capacity.gpus import GIB, Dtype, Gpu, gpu_named
-from headrace.capacity.memory import Deployment
-from headrace.capacity.models import model_named
 from headrace.capacity.roofline import Multipliers, Roofline
 from headrace.core.cost import FrontEnd, Machine, Residual
 from headrace.core.errors import BadInput
@@ -30,6 +30,11 @@ _MOST_BYTES = 1 << 20
 _NAME = re.compile(r"(?P<model>[^@/]+)(@(?P<dtype>[^/]+))?/(?P<gpu>.+?)(x(?P<size>\d{1,3}))?")
 _SERVERS_OWN = ("block_size", "max_num_batched_tokens", "max_num_seqs")
 """Of a machine; files of before have not got them."""
+_DEPLOYMENT = (
+    *("model", "gpu", "tensor_parallel_size", "weight_dtype", "kv_cache_dtype", "gpu_memory_utilization"),
+    *("max_num_batched_tokens", "max_num_seqs", "enforce_eager", "async_scheduling"),
+)
+"""What of it a file keeps: all that the time of a step depends on."""
 _EXAMPLE = "a file, or a name like llama-3.1-8b/h100 or llama-3.1-70b@fp8/h100x4"
 
 Json: TypeAlias = Mapping[str, object]
@@ -99,7 +104,7 @@ def save(cost: LoadedCost, path: Path) -> None:
         body |= {"kind": "fitted", "machine": machine, "front_end": front_end, "ns": dict(cost.ns)}
     else:
         deployment = cost.deployment
-        values = {field.name: getattr(deployment, field.name) for field in fields(deployment)}
+        values = {name: getattr(deployment, name) for name in _DEPLOYMENT}
         gpu = deployment.gpu
         values |= {"model": deployment.model.name, "gpu": gpu.name}
         # Written down, since multipliers are of these and a later catalogue may know better ones.
@@ -172,9 +177,8 @@ def _first_principles(body: Json) -> Roofline:
 
 
 def _deployment(values: Json, efficiencies: Mapping[str, float]) -> Deployment:
-    expected = {field.name for field in fields(Deployment)}
-    if set(values) != expected:
-        raise BadInput(f"deployment has {', '.join(values)}; expected {', '.join(sorted(expected))}")
+    if set(values) != set(_DEPLOYMENT):
+        raise BadInput(f"deployment has {', '.join(values)}; expected {', '.join(sorted(_DEPLOYMENT))}")
     try:
         return Deployment(
             model_named(str(values["model"])),

@@ -1,0 +1,72 @@
+"""The models that ship with us, by the name that people say or the hub has.
+
+    "llama-3.1-8b" | "meta-llama/Llama-3.1-8B-Instruct" --model_named--> ModelShape
+
+`catalogue.toml` has them as excerpts of their config.json, so one reader serves both, and a test holds what
+comes out against the published numbers of parameters.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+
+from headrace.capacity.model_config import model_from_config
+from headrace.capacity.models import ModelShape
+from headrace.core.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A shape, and what is published of it."""
+
+    shape: ModelShape
+    hub: tuple[str, ...]
+    """Repositories that have it; the figures are the first one's."""
+    parameters: int
+    active_parameters: int | None
+
+
+@cache
+def catalogue() -> Mapping[str, Entry]:
+    """By name, in the file's order."""
+    text = (files("headrace.capacity") / "catalogue.toml").read_text(encoding="utf-8")
+    return {name: _entry(name, values) for name, values in tomllib.loads(text).items()}
+
+
+def _entry(name: str, values: Mapping[str, object]) -> Entry:
+    hub = values["hub"]
+    assert isinstance(hub, list), f"{name} has no list of repositories"
+    repositories = tuple(str(each) for each in hub)
+    source = f"huggingface.co/{repositories[0]}/blob/main/config.json"
+    shape = replace(model_from_config(values, name), source=source)
+    parameters, active = values["parameters"], values.get("active_parameters")
+    assert isinstance(parameters, int), f"{name} has no number of parameters"
+    return Entry(shape, repositories, parameters, active if isinstance(active, int) else None)
+
+
+def find_model(name: str) -> ModelShape | None:
+    """By its name here or on a hub, in any case of letters; None if it is not in the catalogue."""
+    wanted = name.lower()
+    entries = catalogue()
+    if (entry := entries.get(wanted)) is not None:
+        return entry.shape
+    return next(
+        (each.shape for each in entries.values() if wanted in (hub.lower() for hub in each.hub)), None
+    )
+
+
+def model_named(name: str) -> ModelShape:
+    """Raises `BadInput` with the names that are near."""
+    if (shape := find_model(name)) is not None:
+        return shape
+    raise BadInput(f"no model {name!r} in the catalogue", did_you_mean(name, catalogue()))
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A hint: the nearest of `names`, or where none is near all of them."""
+    known = list(names)
+    near = difflib.get_close_matches(name.lower().rpartition("/")[2], known, n=3, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else f"one of {', '.join(known)}"
