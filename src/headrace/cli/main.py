@@ -12,6 +12,7 @@ from headrace.cli import doctor as diagnosing
 from headrace.cli.bench import bench
 from headrace.cli.bench_both import compare
 from headrace.cli.calibrate import calibrate
+from headrace.cli.plan import plan
 from headrace.cli.record import record
 from headrace.cli.serve import serve
 from headrace.cli.simulate import simulate
@@ -52,12 +53,14 @@ def main() -> None:
       headrace serve smollm2           an OpenAI-compatible server, from one file
       headrace bench localhost:8000    how a server behaves under mixed traffic
       headrace doctor vllm.log         what holds a server up, and what to change
+      headrace plan llama-3.1-8b       will it fit, on which GPU, with which limits
     """
 
 
 main.add_command(bench)
 main.add_command(compare)
 main.add_command(calibrate)
+main.add_command(plan)
 main.add_command(record)
 main.add_command(serve)
 main.add_command(simulate)

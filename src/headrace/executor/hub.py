@@ -108,6 +108,24 @@ def get(found: Found) -> Path:
     return paths[0] if found.is_gguf else paths[0].parent
 
 
+def config_of(name: HubName, revision: str | None) -> Path:
+    """The config.json of a repository: a few kilobytes, whatever the weights."""
+    revision = revision or constants.DEFAULT_REVISION
+    with _translated(name, revision):
+        try:
+            return Path(hf.hf_hub_download(name.repository, "config.json", revision=revision))
+        except errors.RemoteEntryNotFoundError as error:
+            raise ModelUnusable(
+                f"{name.repository} has no config.json", "name the repository that it was converted from"
+            ) from error
+        except errors.LocalEntryNotFoundError as error:
+            raise ModelOutOfReach(
+                f"config.json of {name.repository} is not in the cache, and {constants.ENDPOINT} cannot be "
+                "reached",
+                "check the network, HF_ENDPOINT and HF_HUB_OFFLINE; or give the path of a config.json",
+            ) from error
+
+
 def _is_cached(found: Found, file: RepositoryFile) -> bool:
     """Under the name that the hub's newest commit has for it."""
     place = hf.try_to_load_from_cache(found.name.repository, file.path, revision=found.revision)

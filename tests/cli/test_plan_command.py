@@ -1,0 +1,196 @@
+"""`headrace plan`: from every kind of MODEL to a verdict, an exit code, and what to do."""
+
+import json
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from huggingface_hub import constants
+
+from headrace.cli.main import main
+from tests.executor import tiny_gguf
+from tests.executor.hub_stand_in import Hub, running
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+
+
+def plan(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["plan", *map(str, arguments)], env={"COLUMNS": "80"})
+
+
+def planned(*arguments: str | Path) -> dict[str, Any]:
+    result = plan(*arguments, "--json")
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Hub, None, None]:
+    repositories = {"org/llama": {"config.json": json.dumps(LLAMA).encode()}, "org/bare": {"README.md": b"#"}}
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with running(Hub(repositories)) as up:
+        monkeypatch.setattr(constants, "ENDPOINT", up.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", up.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        yield up
+
+
+def test_what_fits_is_told_with_memory_blocks_and_settings() -> None:
+    result = plan("llama-3.1-8b", "--gpu", "h100")
+    assert result.exit_code == 0, result.output
+    for words in ("FITS", "weights", "14.96", "KV blocks", "3.51 requests of 131,072", "interactive"):
+        assert words in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert re.search(r"vllm serve meta-llama/Llama-3.1-8B\S* --max-num-batched-tokens \d+", result.stdout)
+
+
+def test_what_does_not_fit_ends_with_1_and_what_would() -> None:
+    result = plan("llama-3.1-70b", "--gpu", "h100", "-tp", "1", "--max-model-len", "8192")
+    assert result.exit_code == 1
+    assert "DOES NOT FIT" in result.stdout
+    assert "--tensor-parallel-size 2: 2 x h100" in result.stdout
+
+
+def test_a_length_that_does_not_fit_is_told_the_one_that_does() -> None:
+    result = plan("llama-3.1-8b", "--gpu", "l4", "-tp", "1")
+    assert result.exit_code == 1
+    found = re.search(r"--max-model-len (\d+): the longest", result.stdout)
+    assert found is not None
+    assert plan("llama-3.1-8b", "--gpu", "l4", "-tp", "1", "--max-model-len", found[1]).exit_code == 0
+
+
+def test_auto_takes_the_longest_that_fits() -> None:
+    said = planned("llama-3.1-8b", "--gpu", "l4", "-tp", "1", "--max-model-len", "auto")
+    assert said["fits"]
+    assert said["settings"]["max_model_len"] == said["kv_cache"]["largest_max_model_len"] < 131_072
+
+
+def test_without_a_gpu_every_card_is_tried() -> None:
+    result = plan("qwen3-32b", "--json")
+    assert result.exit_code == 0, result.output
+    assert "1 x h200" in result.stdout
+    said = json.loads(result.stdout.splitlines()[-1])
+    assert {card["gpu"]["name"] for card in said["cards"]} >= {"a100-80", "l4", "mi300x"}
+
+
+def test_a_model_that_no_card_holds_ends_with_1() -> None:
+    result = plan("kimi-k2", "-q", "fp32")
+    assert result.exit_code == 1
+    assert "0 of" in result.stdout
+
+
+def test_the_same_shape_comes_from_a_file_a_folder_a_hub_and_numbers(tmp_path: Path, hub: Hub) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    numbers = [
+        "--layers",
+        "32",
+        "--hidden-size",
+        "4096",
+        "--heads",
+        "32",
+        "--kv-heads",
+        "8",
+        "--intermediate-size",
+        "14336",
+    ]
+    asked: list[list[str | Path]] = [
+        ["llama-3.1-8b"],
+        [tmp_path],
+        [tmp_path / "config.json"],
+        ["org/llama"],
+        ["--vocab-size=128256", *numbers],
+    ]
+    found = [planned(*each, "--gpu", "h100")["kv_cache"] for each in asked]
+    assert all(each == found[0] for each in found)
+    assert hub.downloads()[0].split()[1].endswith("config.json")
+
+
+def test_a_gguf_file_weighs_what_it_weighs(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    tiny_gguf.write(path, "Q8_0")
+    said = planned(path, "--gpu", "t4", "--max-model-len", "64")
+    assert said["memory_bytes"]["weights"] == path.stat().st_size
+
+
+def test_weights_in_another_format_are_asked_for_in_two_ways() -> None:
+    flag, name = planned("qwen3-8b", "--gpu", "h100", "-q", "awq"), planned("qwen3-8b@int4", "--gpu", "h100")
+    assert flag["memory_bytes"] == name["memory_bytes"]
+    assert (
+        flag["memory_bytes"]["weights"]
+        < 0.5 * planned("qwen3-8b", "--gpu", "h100")["memory_bytes"]["weights"]
+    )
+
+
+def test_parameters_that_are_given_count_instead_of_those_worked_out() -> None:
+    shape = ("--layers", "32", "--hidden-size", "4096", "--heads", "32", "--parameters", "5e9")
+    said = planned(*shape, "--gpu", "h100", "-tp", "1")
+    assert said["memory_bytes"]["weights"] == 10_000_000_000
+
+
+def test_a_workload_says_how_many_of_its_requests_fit(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    rows = ({"timestamp": 100 * n, "input_length": 1000, "output_length": 200} for n in range(100))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = plan("llama-3.1-8b", "--gpu", "l4", "--max-model-len", "auto", "--workload", path)
+    assert "at once until it is full one time in 20" in result.stdout
+    said = planned("llama-3.1-8b", "--gpu", "l4", "--max-model-len", "auto", "--workload", path)
+    blocks = said["kv_cache"]["num_gpu_blocks"]
+    assert said["workload"]["typical"] == pytest.approx((blocks - 1) / 69.4, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("llama-3.1-8",), "did you mean llama-3.1-8b"),
+        (("llama-3.1-8b", "--gpu", "h1000"), "did you mean h100"),
+        (("llama-3.1-8b", "--gpu", "h100", "-q", "magic"), "one of fp32"),
+        (("qwen2.5-7b", "--gpu", "h100", "-tp", "8"), "one of 1, 2, 4"),
+        (("llama-3.1-8b", "--layers", "4"), "the name, or --layers"),
+        (("--layers", "4"), "--hidden-size"),
+        (("llama-3.1-8b", "--gpu", "h100", "--vllm-version", "0.1"), "one of 0.18"),
+        (("llama-3.1-8b", "--gpu", "h100", "--first", "3"), "--workload"),
+        (("llama-3.1-8b", "--gpu", "h100", "--gpu-memory", "24"), "--gpu-memory 24G"),
+    ],
+)
+def test_wrong_input_ends_with_2_and_says_what_would_be_right(arguments: tuple[str, ...], said: str) -> None:
+    result = plan(*arguments)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "it may be cut off"),
+        ("[1]", "holds no JSON object"),
+        ('{"hidden_size": 4096}', "num_attention_heads is None"),
+        (json.dumps({**LLAMA, "quantization_config": {"quant_method": "magic"}}), "'magic'"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_a_file_that_is_no_config_is_an_error_of_one_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    result = plan(tmp_path, "--gpu", "h100")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_hub_without_the_model_is_told_what_to_give_instead(hub: Hub) -> None:
+    missing, bare = plan("org/nothing", "--gpu", "h100"), plan("org/bare", "--gpu", "h100")
+    assert (missing.exit_code, bare.exit_code) == (2, 2)
+    assert "there is no org/nothing" in missing.stderr
+    assert "has no config.json" in bare.stderr
