@@ -154,7 +154,12 @@ def sent(url: str, arrivals: list[Arrival], at: tuple[float, Callable[[], object
 
 def log_of(url: str) -> dict[int, tuple[float, float, float]]:
     """By number: when the request was read, when its first and its last token were written."""
-    return {number: (read, first, last) for number, read, first, last in json.loads(_get(f"{url}/log"))}
+    return {number: (read, first, last) for number, read, first, last in log_lines(url)}
+
+
+def log_lines(url: str) -> list[tuple[int, float, float, float]]:
+    """Since last asked: number, when it was read, when its first and its last token were written."""
+    return [tuple(line) for line in json.loads(_get(f"{url}/log"))]
 
 
 def cpu_s() -> float:

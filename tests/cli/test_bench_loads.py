@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from headrace.cli.main import main
 from headrace.core.measurement import Load
 from headrace.measure import record
 from tests.net.awkward import Exchange, answer_well, awkward_server
+from tests.net.serving import running, service
 
 ONE_KIND = (
     *("--prompt-tokens", "4-8", "--output-tokens", "3", "--duration", "0.6", "--seed", "1"),
@@ -212,6 +214,8 @@ def test_two_servers_are_compared_in_turns(tmp_path: Path) -> None:
         (("--rate", "1", "--prompt-tokens", "1"), "at least 3"),
         (("--csv", "/no/such/folder/run.csv"), "there is no folder"),
         (("--concurrency", "0"), "is not in the range"),
+        (("--rate", "9", "--prompt-tokens", "1000000"), "tokens in all are the limit"),
+        (("--find-capacity", "--slo", "ttft 1s", "--csv", "run.csv"), "--csv is of one run"),
     ],
 )
 def test_wrong_input_is_refused_before_anything_is_sent(arguments: tuple[str, ...], complaint: str) -> None:
@@ -219,3 +223,86 @@ def test_wrong_input_is_refused_before_anything_is_sent(arguments: tuple[str, ..
 
     assert result.exit_code == 2, result.output
     assert complaint in result.stderr
+
+
+def a_trace(folder: Path) -> Path:
+    """Twelve requests; a beginning of 64 tokens is everybody's; one is shorter than any prompt can be."""
+    path = folder / "trace.jsonl"
+    rows = [
+        {"timestamp": 20 * n, "input_length": 64 + 9 * n, "output_length": 3, "hash_ids": [0, n + 1]}
+        for n in range(1, 8)
+    ]
+    rows.append({"timestamp": 200, "input_length": 2, "output_length": 3, "hash_ids": [0]})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.slow
+def test_prompts_have_exactly_the_tokens_of_a_trace_by_the_servers_own_count(tmp_path: Path) -> None:
+    kept = tmp_path / "run.jsonl"
+    with running(service()) as server:
+        url = f"127.0.0.1:{server.port}"
+        result = bench(url, "--trace", str(a_trace(tmp_path)), "--seed", "1", "--output", str(kept), "--json")
+
+    assert result.exit_code in (0, 4), result.output
+    run = replace(record.read(kept), warm_up_s=0.0)
+    wanted = [64 + 9 * n for n in range(1, 8)]
+    assert [each.prompt_tokens for each in run.results[:7]] == wanted
+    assert [each.asked_prompt_tokens for each in run.timelines[:7]] == wanted
+    assert run.results[7].prompt_tokens > 2
+    assert "1 prompts lengthened" in run.workload
+    assert "prompts have exactly the tokens asked for" in " ".join(result.stdout.split())
+    assert said(result)["prompts_exact"] > 0
+    assert said(result)["prompts_counted_otherwise"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [("--rate", "40"), ("--concurrency", "2"), ("--short-rps", "40")])
+def test_loads_of_our_own_making_are_exact_as_well(load: tuple[str, ...], tmp_path: Path) -> None:
+    kept = tmp_path / "run.jsonl"
+    lengths = (
+        "--prompt-tokens",
+        "50-70",
+        "--short-prompt",
+        "50-70",
+        "--long-rps",
+        "0",
+        "--output-tokens",
+        "3",
+    )
+    with running(service()) as server:
+        rest = ("--duration", "0.6", "--seed", "1", "--alone", "1", "--output", str(kept))
+        result = bench(f"127.0.0.1:{server.port}", *load, *lengths, *rest)
+
+    assert result.exit_code in (0, 4), result.output
+    run = record.read(kept)
+    assert len(run.timelines) > 5
+    assert all(50 <= each.prompt_tokens == each.asked_prompt_tokens <= 70 for each in run.timelines)
+    assert all(50 <= each.prompt_tokens <= 70 for each in run.alone)
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_tokenize_is_sent_about_so_many_and_it_is_said(tmp_path: Path) -> None:
+    kept = tmp_path / "run.jsonl"
+    with awkward_server(answer_well) as url:
+        result = bench(url, "--rate", "50", *ONE_KIND, "--output", str(kept))
+        unasked = bench(url, "--rate", "50", *ONE_KIND, "--tokenizer", "none")
+
+    assert "prompts have about the tokens asked for" in " ".join(result.stderr.split())
+    assert "404" in result.stderr
+    assert "prompt lengths about as said" in record.read(kept).workload
+    assert all(each.asked_prompt_tokens == 0 for each in record.read(kept).timelines)
+    assert "tokenizer" not in unasked.stderr
+
+
+@pytest.mark.slow
+def test_what_a_server_says_is_no_markup(tmp_path: Path) -> None:
+    async def refuse(exchange: Exchange) -> None:
+        await exchange.json("404 Not Found", {"error": {"message": "[/b] no [red] model :smile:"}})
+
+    with awkward_server(refuse, absent=("/metrics",)) as url:
+        result = bench(url, "--rate", "50", *ONE_KIND)
+
+    assert result.exit_code == 1, result.output
+    told = " ".join(result.stderr.split())
+    assert told.count("[/b] no [red] model :smile:") == 2, "of /tokenize, and why it gave up"

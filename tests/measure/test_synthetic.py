@@ -1,4 +1,4 @@
-"""Loads of our own making, and traces as what is sent: lengths, openings, sharing, turns, the process."""
+"""Loads of our own making: lengths, openings, the process."""
 
 from itertools import islice
 
@@ -7,9 +7,7 @@ import pytest
 from headrace.core.errors import BadInput
 from headrace.measure.arrivals import describe
 from headrace.measure.synthetic import Lengths, asks, due_times
-from headrace.measure.trace_asks import arrivals_of
 from headrace.workload.arrivals import Regularity
-from headrace.workload.trace import TraceRequest
 
 LENGTHS = Lengths((10, 20), (2, 4))
 
@@ -46,39 +44,3 @@ def test_the_arrivals_are_the_process_that_was_asked_for(
 def test_wrong_lengths_are_refused() -> None:
     with pytest.raises(BadInput, match="smaller first"):
         Lengths((20, 10), (1, 1))
-
-
-def test_a_trace_shares_words_where_it_shares_ids_and_nowhere_else() -> None:
-    first, second, third = arrivals_of(
-        [
-            TraceRequest(0.0, 25, 3, prefix_ids=(1, 2), prefix_block_tokens=10),
-            TraceRequest(1.0, 30, 3, prefix_ids=(1, 9), prefix_block_tokens=10),
-            TraceRequest(2.0, 12, 3),
-        ],
-        seed=5,
-    )
-
-    texts = [arrival.ask.prompt.split() for arrival in (first, second, third)]
-    assert [len(text) for text in texts] == [25, 30, 12]
-    assert texts[0][:10] == texts[1][:10]
-    assert texts[0][10:20] != texts[1][10:20]
-    assert [arrival.due_at for arrival in (first, second, third)] == [0.0, 1.0, 2.0]
-
-
-def test_turns_of_a_session_wait_for_the_turn_before_where_the_trace_says_how_long() -> None:
-    arrivals = arrivals_of(
-        [
-            TraceRequest(0.0, 20, 3, session="s"),
-            TraceRequest(4.0, 20, 3, session="s", think_s=1.5),
-            TraceRequest(5.0, 20, 3, session="other"),
-            TraceRequest(6.0, 20, 3, session="s"),
-        ],
-        seed=5,
-    )
-
-    assert [(arrival.after, arrival.think_s) for arrival in arrivals] == [
-        (None, 0.0),
-        ("trace-0", 1.5),
-        (None, 0.0),
-        (None, 0.0),
-    ]

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+ABSENT = ("/metrics", "/tokenize")
 MODELS = {"object": "list", "data": [{"id": "awkward"}]}
 
 
@@ -79,10 +80,13 @@ async def answer_well(exchange: Exchange) -> None:
 
 @contextmanager
 def awkward_server(
-    behave: Behaviour, models: object = MODELS, tls: ssl.SSLContext | None = None
+    behave: Behaviour,
+    models: object = MODELS,
+    tls: ssl.SSLContext | None = None,
+    absent: tuple[str, ...] = ABSENT,
 ) -> Generator[str, None, None]:
-    """Gives the address. Every chat completion is answered by `behave`."""
-    server = _Server(behave, models, tls)
+    """Gives the address. Every chat completion is answered by `behave`, and all else that is not `absent`."""
+    server = _Server(behave, models, tls, absent)
     thread = threading.Thread(target=server.run, name="awkward")
     thread.start()
     try:
@@ -95,12 +99,15 @@ def awkward_server(
 
 
 class _Server:
-    def __init__(self, behave: Behaviour, models: object, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, behave: Behaviour, models: object, tls: ssl.SSLContext | None, absent: tuple[str, ...]
+    ) -> None:
         self.started = threading.Event()
         self.port = 0
         self._behave = behave
         self._models = models
         self._tls = tls
+        self._absent = absent
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
 
@@ -128,7 +135,7 @@ class _Server:
                 await exchange.json("200 OK", self._models)
             elif exchange.path == "/version":
                 await exchange.json("200 OK", {"version": "1.2.3"})
-            elif exchange.path == "/metrics":
+            elif exchange.path in self._absent:
                 await exchange.json("404 Not Found", {"detail": "none"})
             else:
                 await self._behave(exchange)

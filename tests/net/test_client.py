@@ -184,6 +184,28 @@ async def endless_line(exchange: Exchange) -> None:
         await exchange.send(b"x" * 65536)
 
 
+async def empty_events_for_ever(exchange: Exchange) -> None:
+    await exchange.head()
+    while True:
+        await exchange.send(b'data: {"choices": []}\n\n' * 4096)
+
+
+async def refuses_and_breaks_off(exchange: Exchange) -> None:
+    """As who does not want to hear a long request out."""
+    await exchange.head("413 Content Too Large", "Content-Type: application/json", "Content-Length: 500")
+    await exchange.send(b'{"error": {"message": "too long"}}')
+    await asyncio.sleep(0.01)
+    exchange.reset()
+
+
+async def fields_for_ever_after_the_body(exchange: Exchange) -> None:
+    await exchange.head("200 OK", "Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+    await exchange.send(b"0\r\n")
+    for number in range(20_000):
+        await exchange.send(b"X-%d: %b\r\n" % (number, b"x" * 100))
+    await exchange.send(b"\r\n")
+
+
 @pytest.mark.parametrize(
     ("behave", "kind", "reason"),
     [
@@ -201,6 +223,9 @@ async def endless_line(exchange: Exchange) -> None:
         (no_tokens, FailureKind.EMPTY, "without a token"),
         (endless, FailureKind.MALFORMED, "still streaming after 129 events; 4 tokens were asked for"),
         (endless_line, FailureKind.MALFORMED, "one event of the stream is larger than"),
+        (empty_events_for_ever, FailureKind.MALFORMED, "still streaming after 4,259,840 bytes"),
+        (refuses_and_breaks_off, FailureKind.REFUSED, "413 Content Too Large: "),
+        (fields_for_ever_after_the_body, FailureKind.CUT, "ended after 0 tokens"),
     ],
 )
 def test_whatever_a_server_does_comes_back_as_a_value(

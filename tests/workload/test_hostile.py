@@ -1,5 +1,6 @@
 """Whatever a file holds: its requests, or one error that a person can read."""
 
+import gzip
 from contextlib import suppress
 from pathlib import Path
 
@@ -102,3 +103,19 @@ def test_what_is_written_is_read_again(
             before.session,
             before.priority,
         )
+
+
+def test_a_compressed_trace_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
+    rows = "".join(f'{{"timestamp": {n}, "input_length": 9, "output_length": 3}}\n' for n in range(5000))
+    packed = gzip.compress(rows.encode())
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(packed)
+    assert len(read_trace(path).requests) == 5000
+
+    for cut_off in (packed[: len(packed) // 2], packed[:-3], packed[:5]):
+        path.write_bytes(cut_off)
+        with pytest.raises(BadInput, match="compressed with gzip, and damaged or cut off"):
+            read_trace(path)
+    path.write_bytes(packed[:300] + b"\0" * 40 + packed[340:])
+    with pytest.raises(BadInput):
+        read_trace(path)

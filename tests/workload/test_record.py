@@ -180,3 +180,19 @@ def test_what_cannot_be_recorded_is_refused_with_the_line(tmp_path: Path, text: 
 
 def record(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, ["record", *map(str, arguments)])
+
+
+def test_turns_wait_for_the_answer_before_them_as_long_as_they_did(tmp_path: Path) -> None:
+    log = log_of(
+        tmp_path,
+        [
+            entry(100.0, 0, session_id="s", end_time=103.0),
+            entry(104.5, 1, session_id="s", latency_ms=2000),
+            entry(105.0, 2, session_id="s", end_time=107.0),  # a call beside the one before it
+            entry(110.0, 3, session_id="s"),
+            entry(112.0, 4, session_id="s"),  # nobody knows when the answer before it ended
+            entry(113.0, 5, session_id="other", end_time=90.0),
+            entry(114.0, 6, session_id="other"),
+        ],
+    )
+    assert [request.think_s for request in recorded(log).requests] == [None, 1.5, None, 3.0, None, None, None]

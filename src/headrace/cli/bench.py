@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
@@ -11,10 +12,11 @@ from rich.console import Console
 
 from headrace.cli.capacity import find_capacity
 from headrace.cli.load_options import LOAD_SECTIONS, file_option, load_options
-from headrace.cli.loads import LoadOptions, load_of
+from headrace.cli.loads import LoadOptions, check_load, load_of
 from headrace.cli.measuring import Interrupted, Planned, Target, Watching, measure_planned
 from headrace.cli.refused import GivesUp
 from headrace.cli.sections import SectionedCommand
+from headrace.cli.wording import Wording, wording_of
 from headrace.core.errors import BadInput, TargetFailed
 from headrace.core.measurement import Measurement
 from headrace.core.objective import Objectives
@@ -72,19 +74,20 @@ def bench(url: str, **options: Unpack[Options]) -> None:
     \b
     Examples:
       headrace bench localhost:8000
-      headrace bench localhost:8000 --rate 8 --prompt-tokens 500-1500 --duration 2m
+      headrace bench localhost:8000 --rate 8 --prompt-tokens 500-1500
       headrace bench localhost:8000 --concurrency 16 --slo "p95 ttft < 500ms"
       headrace bench localhost:8000 --trace azure_conv.csv --first 500 --scale 0.1
-      headrace bench localhost:8000 --find-capacity --slo "p95 ttft < 1s, p95 itl < 80ms"
+      headrace bench localhost:8000 --find-capacity --slo "ttft 1s, itl 80ms"
       headrace bench localhost:8000 --json | tail -n 1
     """
     base_url(url)
     _check(options)
-    load = load_of(options)
     target = target_of(url, options["model"], options["api_key"])
+    wording = shown_wording(target, options["tokenizer"])
     if options["find_capacity"]:
-        find_capacity(target, options, options["slo"] or (), html=options["html"], as_json=options["as_json"])
+        find_capacity(target, options, wording)
         return
+    load = load_of(options, wording)
     measurement, interrupted = measure_shown(target, load, options["timeout"])
     _report(measurement, options)
     if code := exit_code(measurement, options["slo"], interrupted=interrupted):
@@ -105,12 +108,28 @@ def target_of(url: str, model: str | None, api_key: str | None) -> Target:
     return Target(url, model or served[0], api_key=api_key)
 
 
+def plain_console() -> Console:
+    """On stderr. What a server or a file says is no markup."""
+    return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+
+def shown_wording(target: Target, tokenizer: str) -> Wording:
+    """With a line on stderr where prompts will not be exact although that was wanted."""
+    wording = wording_of(tokenizer, target)
+    if wording.why_not:
+        plain_console().print(
+            "prompts have about the tokens asked for (--tokenizer MODEL makes that exact), because of "
+            f"{wording.why_not}"
+        )
+    return wording
+
+
 def measure_shown(target: Target, load: Planned, timeout_s: float) -> tuple[Measurement, bool]:
     """With its progress on stderr; and whether it was interrupted."""
-    console = Console(stderr=True)
-    console.print(f"{target.url}: {load.describe}", highlight=False)
+    console = plain_console()
+    console.print(f"{target.url}: {load.describe}")
     if load.alone:
-        console.print(f"{len(load.alone)} requests alone first", highlight=False)
+        console.print(f"{len(load.alone)} requests alone first")
     with Progress(console, load.requests, load.duration_s) as progress:
         watching = Watching(timeout_s, scrapes=True)
         gives_up = GivesUp(watching.stop, progress.on_event)
@@ -120,7 +139,7 @@ def measure_shown(target: Target, load: Planned, timeout_s: float) -> tuple[Meas
         except Interrupted as stopped:
             measurement, interrupted = stopped.measurement, True
     if gives_up.why:
-        console.print(f"ended early: {gives_up.why}", highlight=False)
+        console.print(f"ended early: {gives_up.why}")
     return measurement, interrupted
 
 
@@ -137,6 +156,7 @@ def exit_code(measurement: Measurement, objectives: Objectives | None, *, interr
 
 def _check(options: Options) -> None:
     """Before minutes are spent on what could not be kept."""
+    check_load(options)
     if not options["timeout"] > 0:
         raise BadInput(f"--timeout is {options['timeout']:g} s; it must be more than 0")
     if options["find_capacity"] and options["slo"] is None:
@@ -145,6 +165,14 @@ def _check(options: Options) -> None:
         path = options[name]
         if path is not None and not path.parent.is_dir():
             raise BadInput(f"--{name} {path}: there is no folder {path.parent}")
+        if path is not None and not os.access(path.parent, os.W_OK):
+            raise BadInput(f"--{name} {path}: nothing can be written in {path.parent}")
+    for name in ("output", "csv"):
+        if options["find_capacity"] and options[name] is not None:
+            raise BadInput(
+                f"--{name} is of one run, and --find-capacity makes many",
+                "--html and --json have all of them",
+            )
 
 
 def _report(measurement: Measurement, options: Options) -> None:

@@ -8,11 +8,11 @@ from typing import Unpack, cast
 import click
 from rich.console import Console
 
-from headrace.cli.bench import EXIT_INVALID, measure_shown, target_of
+from headrace.cli.bench import EXIT_INVALID, measure_shown, shown_wording, target_of
 from headrace.cli.load_options import LOAD_SECTIONS, load_options
-from headrace.cli.loads import LoadOptions, load_of
+from headrace.cli.loads import LoadOptions, check_load, load_of
 from headrace.cli.sections import SectionedCommand
-from headrace.core.errors import BadInput
+from headrace.core.errors import TargetFailed
 from headrace.core.measurement import Measurement
 from headrace.measure import record
 from headrace.measure.compare import Verdict, differences, order
@@ -70,16 +70,17 @@ def compare(a: str, b: str, **options: Unpack[Options]) -> None:
     \b
     Examples:
       headrace compare localhost:8000 localhost:8001
-      headrace compare localhost:8000 localhost:8001 --rate 4 --duration 2m --pairs 8
+      headrace compare localhost:8000 localhost:8001 --rate 4 --pairs 8
     """
     for address in (a, b):
         base_url(address)
-    load_of(_slice(options, 0))
+    check_load(options)
     target_a = target_of(a, options["model"], options["api_key"])
     target_b = target_of(b, options["model_b"] or options["model"], options["api_key"])
+    wording = shown_wording(target_a, options["tokenizer"])
     pairs: list[tuple[Measurement, Measurement]] = []
     for number, turn in enumerate(order(options["pairs"])):
-        load = load_of(_slice(options, number))
+        load = load_of(_slice(options, number), wording)
         seen: dict[str, Measurement] = {}
         for side in turn:
             seen[side], interrupted = measure_shown(
@@ -88,7 +89,7 @@ def compare(a: str, b: str, **options: Unpack[Options]) -> None:
             if interrupted:
                 raise KeyboardInterrupt
             if not seen[side].timelines:
-                raise BadInput(f"{seen[side].target} answered nothing in slice {number + 1}")
+                raise TargetFailed(f"{seen[side].target} answered nothing in slice {number + 1}")
             _keep(seen[side], options["output_dir"], f"{number + 1:02}-{side}")
         pairs.append((seen["a"], seen["b"]))
     found = differences(pairs)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from headrace.cli.loads import LoadOptions, at_rate, load_of, usual_rate
 from headrace.cli.measuring import Interrupted, Target, Watching, measure_planned
+from headrace.cli.wording import Wording
 from headrace.core.measurement import ALL, Measurement
 from headrace.core.objective import Objectives
 from headrace.measure.capacity import Capacity, Found, Probe, find
@@ -25,31 +26,37 @@ from headrace.report.run_page import write_page
 EXIT_NOT_FOUND = 3
 
 
-def find_capacity(
-    target: Target, options: LoadOptions, objectives: Objectives, *, html: Path | None, as_json: bool
-) -> None:
+class Options(LoadOptions):
+    """Of the load, and what becomes of the result."""
+
+    html: Path | None
+    as_json: bool
+
+
+def find_capacity(target: Target, options: Options, wording: Wording) -> None:
     """Shows each run on stderr as it ends, the result on stdout."""
-    console = Console(stderr=True)
-    console.print(f"{target.url}: looking for the highest rate, {_said(objectives)}", highlight=False)
+    objectives = options["slo"] or ()
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    console.print(f"{target.url}: looking for the highest rate, {_said(objectives)}")
 
     def judge(rate: float, number: int, longer: float) -> Probe:
-        load = load_of(at_rate(options, rate, number, longer))
+        load = load_of(at_rate(options, rate, number, longer), wording)
         with Progress(console, load.requests, load.duration_s) as progress:
             watching = Watching(options["timeout"], progress.on_event)
             measurement = measure_planned(target, load, watching)
         probe = probe_of(rate, measurement, objectives)
-        console.print(probe_line(probe), highlight=False)
+        console.print(probe_line(probe))
         return probe
 
     try:
         capacity = find(judge, usual_rate(options))
     except Interrupted:
-        console.print("interrupted: no capacity was found", highlight=False)
+        console.print("interrupted: no capacity was found")
         raise
     print_capacity(capacity, objectives, Console(highlight=False))
-    if html is not None:
-        write_page(html, capacity_page(target.url, capacity, objectives))
-    if as_json:
+    if options["html"] is not None:
+        write_page(options["html"], capacity_page(target.url, capacity, objectives))
+    if options["as_json"]:
         click.echo(json.dumps(_as_json(capacity, objectives)))
     if capacity.found is not Found.FOUND:
         raise SystemExit(EXIT_NOT_FOUND)

@@ -23,6 +23,7 @@ from headrace.capacity.gpus import GIB, Dtype, Gpu, gpu_named
 from headrace.capacity.roofline import Multipliers, Roofline
 from headrace.core.cost import FrontEnd, Machine, Residual
 from headrace.core.errors import BadInput
+from headrace.core.whole_file import replace_file
 from headrace.executor.cost import FittedCost, refuse_unknown_features
 
 FORMAT, VERSION = "headrace cost model", 1
@@ -113,9 +114,7 @@ def save(cost: LoadedCost, path: Path) -> None:
         body["multipliers"] = asdict(cost.multipliers)
     residual = None if cost.residual is None else asdict(cost.residual)
     body |= {"residual": residual, "provenance": dict(cost.provenance)}
-    half = path.with_name(path.name + ".part")
-    half.write_text(json.dumps(body, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    half.replace(path)
+    replace_file(path, [json.dumps(body, indent=2, allow_nan=False).encode(), b"\n"])
 
 
 def _read(path: Path) -> LoadedCost:

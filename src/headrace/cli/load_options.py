@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from headrace.cli.quantity import Duration
+from headrace.cli.wording import NONE, SERVERS
 from headrace.core.objective import Objectives, parse_objectives
 from headrace.net.client import DEFAULT_TIMEOUT_S
 from headrace.workload.arrivals import Regularity
@@ -81,7 +82,20 @@ _OPTIONS = (
     ),
     click.option("--first", type=click.IntRange(1), metavar="N", help="Only its first N requests."),
     click.option("--scale", type=float, default=1.0, show_default=True, help="Times its rate."),
+    click.option(
+        "--length-scale",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Times its lengths and what it shares: for a smaller model or machine.",
+    ),
     click.option("--spread", is_flag=True, help="Spread requests that share one tick of its clock."),
+    click.option(
+        "--think",
+        type=Duration(),
+        metavar="DURATION",
+        help="Turns of a session wait for the answer before them, then so long.  [default: as it says]",
+    ),
     click.option("--longest-prompt", type=click.IntRange(1), metavar="N", help="Cut its prompts to N."),
     click.option("--longest-answer", type=click.IntRange(1), metavar="N", help="Cut its answers to N."),
     click.option("--short-rps", default=STANDARD.short_rps, show_default=True, help="Short chats a second."),
@@ -111,6 +125,14 @@ _OPTIONS = (
         show_default=True,
         help="Requests of each kind sent one by one before: what a TTFT is without a queue.",
     ),
+    click.option(
+        "--tokenizer",
+        metavar="MODEL",
+        default=SERVERS,
+        show_default=True,
+        help=f"Makes prompts of exactly so many tokens: `{SERVERS}` asks its /tokenize, a MODEL is as of "
+        f"`headrace serve`; `{NONE}`: a word is about a token.",
+    ),
     click.option("--seed", type=int, help="Same seed, same requests.  [default: a new one, which is shown]"),
     click.option(
         "--timeout",
@@ -133,6 +155,18 @@ def load_options(command: Any) -> Any:
 LOAD_SECTIONS = {
     "Mixed load (the default)": ("short_rps", "long_rps", "short_prompt", "long_prompt"),
     "Or one kind of request": ("rate", "arrivals", "burstiness", "concurrency", "prompt_tokens"),
-    "Or a trace": ("trace", "first", "scale", "spread", "longest_prompt", "longest_answer"),
-    "Any load": ("output_tokens", "duration", "warm_up", "requests", "alone", "seed", "timeout"),
+    "Or a trace": (
+        "trace",
+        "first",
+        "scale",
+        "length_scale",
+        "spread",
+        "think",
+        "longest_prompt",
+        "longest_answer",
+    ),
+    "Any load": (
+        *("output_tokens", "duration", "warm_up", "requests", "alone"),
+        *("tokenizer", "seed", "timeout"),
+    ),
 }

@@ -1,28 +1,35 @@
 """What `headrace bench` sends: from options of the command line to a load that is ready to go."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import TypedDict, cast
 
-from headrace.cli.measuring import Planned, planned
+from headrace.cli.measuring import Planned, timetable_of
+from headrace.cli.wording import Wording
 from headrace.core.errors import BadInput
 from headrace.core.exchange import Arrival, Ask
 from headrace.core.measurement import Load
 from headrace.core.objective import Objectives
 from headrace.measure.sources import Closed, Timetable
 from headrace.measure.synthetic import Lengths, asks, due_times
-from headrace.measure.trace_asks import arrivals_of
 from headrace.workload.arrivals import Regularity
+from headrace.workload.asks import MOST_PROMPT_TOKENS
 from headrace.workload.mixed import MOST_REQUESTS, MixedWorkload
 from headrace.workload.readers import read_trace
-from headrace.workload.reshape import scaled, spread
+from headrace.workload.reshape import conversing, resized, scaled, spread
+from headrace.workload.slices import Slice
+from headrace.workload.trace import TraceRequest
 
 WARM_UP_SHARE, LONGEST_WARM_UP_S = 0.1, 10.0
 ALONE_SEED = 999_999_937
 """Added to a seed for requests that must not be known to a prefix cache when the run asks."""
+
+
+SPREAD_S = 60.0
+"""Where a coarse clock ticks next is read as well: up to there requests are spread."""
 
 
 class LoadOptions(TypedDict):
@@ -36,7 +43,9 @@ class LoadOptions(TypedDict):
     trace: Path | None
     first: int | None
     scale: float
+    length_scale: float
     spread: bool
+    think: float | None
     longest_prompt: int | None
     longest_answer: int | None
     short_rps: float
@@ -49,6 +58,7 @@ class LoadOptions(TypedDict):
     warm_up: float | None
     alone: int
     seed: int | None
+    tokenizer: str
     timeout: float
     api_key: str | None
     slo: Objectives | None
@@ -76,15 +86,14 @@ def usual_rate(options: LoadOptions) -> float:
     if options["concurrency"] is not None:
         raise BadInput("a closed loop has no rate of its own", "leave --concurrency out")
     if options["trace"] is not None:
-        requests = read_trace(options["trace"]).requests[: options["first"]]
+        requests = _rows(options, options["trace"])
         if len(requests) < 2 or requests[-1].due_at <= 0:
             raise BadInput(f"{options['trace']}: {len(requests)} requests have no rate")
         return options["scale"] * len(requests) / requests[-1].due_at
     return options["rate"] or options["short_rps"] + options["long_rps"]
 
 
-def load_of(options: LoadOptions) -> Planned:
-    _check(options)
+def load_of(options: LoadOptions, wording: Wording) -> Planned:
     seed = options["seed"]
     # A seed that was used before would find its prompts in the server's prefix cache.
     seed = secrets.randbelow(1_000_000) if seed is None else seed
@@ -92,33 +101,74 @@ def load_of(options: LoadOptions) -> Planned:
     if warm_up_s is None:
         warm_up_s = min(WARM_UP_SHARE * options["duration"], LONGEST_WARM_UP_S)
     if options["trace"] is not None:
-        return _of_trace(options, options["trace"], seed, warm_up_s)
+        return _of_trace(options, options["trace"], seed, warm_up_s, wording)
     if options["concurrency"] is not None:
-        return _closed(options, options["concurrency"], seed, warm_up_s)
+        return _closed(options, options["concurrency"], seed, warm_up_s, wording)
     if options["rate"] is not None:
-        return _open(options, options["rate"], seed, warm_up_s)
-    return _mixed(options, seed, warm_up_s)
+        return _open(options, options["rate"], seed, warm_up_s, wording)
+    return _mixed(options, seed, warm_up_s, wording)
 
 
-def _check(options: LoadOptions) -> None:
+def check_load(options: LoadOptions) -> None:
+    """What can be told before a server is asked. Raises `BadInput`."""
     kinds = [name for name in ("rate", "concurrency", "trace") if options[name] is not None]
     if len(kinds) > 1:
         raise BadInput(
             f"--{kinds[0]} and --{kinds[1]} are two kinds of load",
             "--rate sends on a timetable, --concurrency waits for answers, --trace replays a file",
         )
-    for name in ("rate", "burstiness", "scale"):
+    for name in ("rate", "burstiness", "scale", "length_scale"):
         value = options[name]
         if value is not None and not 0 < value < float("inf"):
-            raise BadInput(f"--{name} is {value:g}; it must be more than 0")
+            raise BadInput(f"--{name.replace('_', '-')} is {value:g}; it must be more than 0")
+    if options["trace"] is not None:
+        _traced(options, options["trace"])
+    elif options["concurrency"] is None and options["rate"] is None:
+        _mixed_workload(options, 0)
+    else:
+        _check_amount(options)
     if options["warm_up"] is not None and options["warm_up"] >= options["duration"]:
         raise BadInput(
             f"--warm-up {options['warm_up']:g}s leaves nothing of a --duration of {options['duration']:g}s"
         )
 
 
-def _mixed(options: LoadOptions, seed: int, warm_up_s: float) -> Planned:
-    workload = MixedWorkload(
+def _check_amount(options: LoadOptions) -> None:
+    due = (options["rate"] or 0.0) * options["duration"]
+    if due > MOST_REQUESTS:
+        raise BadInput(f"about {due:.3g} requests would be due; {MOST_REQUESTS:,} are the limit")
+    _, longest = _lengths(options).prompt_tokens
+    if longest * max(1.0, due) > MOST_PROMPT_TOKENS:
+        raise BadInput(
+            f"prompts of up to {longest:,} tokens, about {max(1.0, due):.0f} of them, are too much; "
+            f"{MOST_PROMPT_TOKENS:,} tokens in all are the limit",
+            "shorten --prompt-tokens or --duration",
+        )
+
+
+def _mixed(options: LoadOptions, seed: int, warm_up_s: float, wording: Wording) -> Planned:
+    workload = _mixed_workload(options, seed)
+    alone: list[Ask] = []
+    if options["alone"]:
+        others = replace(workload, seed=seed + ALONE_SEED).arrivals()
+        for name in ("short", "long"):
+            of_class = (arrival.ask for arrival in others if arrival.ask.request_class == name)
+            alone += islice(of_class, options["alone"])
+    arrivals = timetable_of(workload)
+    return Planned(
+        _timetable(_worded(arrivals, seed, wording)),
+        f"{workload.describe()}, {wording.said}",
+        seed,
+        Load.POISSON,
+        warm_up_s,
+        tuple(wording.of_asks(alone, seed + ALONE_SEED)),
+        len(arrivals),
+        workload.duration_s,
+    )
+
+
+def _mixed_workload(options: LoadOptions, seed: int) -> MixedWorkload:
+    return MixedWorkload(
         short_rps=options["short_rps"],
         long_rps=options["long_rps"],
         short_prompt_tokens=options["short_prompt"],
@@ -128,21 +178,10 @@ def _mixed(options: LoadOptions, seed: int, warm_up_s: float) -> Planned:
         duration_s=options["duration"],
         seed=seed,
     )
-    alone: list[Ask] = []
-    if options["alone"]:
-        others = replace(workload, seed=seed + ALONE_SEED).arrivals()
-        for name in ("short", "long"):
-            of_class = (arrival.ask for arrival in others if arrival.ask.request_class == name)
-            alone += islice(of_class, options["alone"])
-    return planned(workload, warm_up_s, tuple(alone))
 
 
-def _open(options: LoadOptions, rate: float, seed: int, warm_up_s: float) -> Planned:
+def _open(options: LoadOptions, rate: float, seed: int, warm_up_s: float, wording: Wording) -> Planned:
     duration_s, most = options["duration"], options["requests"]
-    if rate * duration_s > MOST_REQUESTS:
-        raise BadInput(
-            f"about {rate * duration_s:.3g} requests would be due; {MOST_REQUESTS:,} are the limit"
-        )
     regularity = Regularity(options["arrivals"])
     if options["burstiness"] != 1:
         regularity = Regularity.GAMMA
@@ -155,42 +194,74 @@ def _open(options: LoadOptions, rate: float, seed: int, warm_up_s: float) -> Pla
             "let it run longer, or raise the rate",
         )
     shape = f"burstiness {options['burstiness']:g}, " if regularity is Regularity.GAMMA else ""
+    said = f"{rate:g}/s {regularity}, {shape}{_said(lengths)}, for {duration_s:g} s, seed {seed}"
     return Planned(
-        lambda: Timetable(arrivals),
-        f"{rate:g}/s {regularity}, {shape}{_said(lengths)}, for {duration_s:g} s, seed {seed}",
+        _timetable(_worded(arrivals, seed, wording)),
+        f"{said}, {wording.said}",
         seed,
         Load.POISSON if regularity is Regularity.POISSON else Load.OPEN,
         warm_up_s,
-        _alone(options, lengths, seed),
+        _alone(options, lengths, seed, wording),
         len(arrivals),
         duration_s,
     )
 
 
-def _closed(options: LoadOptions, concurrency: int, seed: int, warm_up_s: float) -> Planned:
+def _closed(options: LoadOptions, concurrency: int, seed: int, warm_up_s: float, wording: Wording) -> Planned:
     lengths, duration_s, most = _lengths(options), options["duration"], options["requests"]
+    wording.prove(asks(lengths, seed), seed)
 
     def source() -> Closed:
-        each: Iterator[Ask] = islice(asks(lengths, seed), most)
+        each = islice(wording.of_endless(asks(lengths, seed), seed), most)
         return Closed(each, concurrency, until_s=duration_s, ramp_s=warm_up_s / 2)
 
     return Planned(
         source,
-        f"{concurrency} at once, {_said(lengths)}, for {duration_s:g} s, seed {seed}",
+        f"{concurrency} at once, {_said(lengths)}, for {duration_s:g} s, seed {seed}, {wording.said}",
         seed,
         Load.CLOSED,
         warm_up_s,
-        _alone(options, lengths, seed),
+        _alone(options, lengths, seed, wording),
         most,
         duration_s,
     )
 
 
-def _of_trace(options: LoadOptions, path: Path, seed: int, warm_up_s: float) -> Planned:
-    requests = read_trace(path).requests[: options["first"]]
-    requests = scaled(spread(requests) if options["spread"] else requests, options["scale"])
+def _of_trace(options: LoadOptions, path: Path, seed: int, warm_up_s: float, wording: Wording) -> Planned:
+    requests = _traced(options, path)
+    sent = wording.of_trace(requests, seed)
     longest_prompt, longest_answer = options["longest_prompt"], options["longest_answer"]
-    requests = tuple(
+    said = [f"{len(requests):,} requests of {path.name}", f"at {options['scale']:g} times its rate"]
+    if options["length_scale"] != 1:
+        said.append(f"{options['length_scale']:g} times its lengths")
+    said += [
+        f"{name} cut at {most:,}"
+        for name, most in (("prompts", longest_prompt), ("answers", longest_answer))
+        if most
+    ]
+    if sent.lengthened:
+        said.append(f"{sent.lengthened:,} prompts lengthened to the shortest that this model has")
+    return Planned(
+        _timetable(sent.arrivals),
+        ", ".join([*said, f"seed {seed}", wording.said]),
+        seed,
+        Load.SESSIONS if any(arrival.after for arrival in sent.arrivals) else Load.OPEN,
+        min(warm_up_s, requests[-1].due_at / 2),
+        (),
+        len(sent.arrivals),
+        requests[-1].due_at,
+    )
+
+
+def _traced(options: LoadOptions, path: Path) -> Sequence[TraceRequest]:
+    """What is sent of a trace, as the options want it."""
+    requests = _rows(options, path)
+    requests = scaled(spread(requests) if options["spread"] else requests, options["scale"])
+    requests = resized(requests, options["length_scale"])
+    if options["think"] is not None:
+        requests = conversing(requests, options["think"])
+    longest_prompt, longest_answer = options["longest_prompt"], options["longest_answer"]
+    kept = tuple(
         replace(
             traced,
             prompt_tokens=min(traced.prompt_tokens, longest_prompt or traced.prompt_tokens),
@@ -199,33 +270,33 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, warm_up_s: float) -> 
         for traced in requests
         if traced.due_at < options["duration"]
     )
-    if not requests:
+    if not kept:
         raise BadInput(f"{path}: nothing is due within {options['duration']:g} s", "raise --duration")
-    arrivals = arrivals_of(requests, seed)
-    cut = [
-        f"{name} cut at {most:,}"
-        for name, most in (("prompts", longest_prompt), ("answers", longest_answer))
-        if most
-    ]
-    said = [f"{len(arrivals):,} requests of {path.name}", f"at {options['scale']:g} times its rate", *cut]
-    return Planned(
-        lambda: Timetable(arrivals),
-        ", ".join([*said, f"seed {seed}"]),
-        seed,
-        Load.SESSIONS if any(arrival.after for arrival in arrivals) else Load.OPEN,
-        min(warm_up_s, requests[-1].due_at / 2),
-        (),
-        len(arrivals),
-        requests[-1].due_at,
-    )
+    return kept
+
+
+def _rows(options: LoadOptions, path: Path) -> Sequence[TraceRequest]:
+    """No more of a trace than can be due: it may be a day of millions."""
+    until_s = options["duration"] * options["scale"] + (SPREAD_S if options["spread"] else 0.0)
+    return read_trace(path, part=Slice(options["first"], until_s=until_s)).requests
+
+
+def _timetable(arrivals: Sequence[Arrival]) -> Callable[[], Timetable]:
+    return lambda: Timetable(arrivals)
+
+
+def _worded(arrivals: Sequence[Arrival], seed: int, wording: Wording) -> list[Arrival]:
+    asks = wording.of_asks([arrival.ask for arrival in arrivals], seed)
+    return [replace(arrival, ask=ask) for arrival, ask in zip(arrivals, asks, strict=True)]
 
 
 def _lengths(options: LoadOptions) -> Lengths:
     return Lengths(options["prompt_tokens"], options["output_tokens"])
 
 
-def _alone(options: LoadOptions, lengths: Lengths, seed: int) -> tuple[Ask, ...]:
-    return tuple(islice(asks(lengths, seed + ALONE_SEED), options["alone"]))
+def _alone(options: LoadOptions, lengths: Lengths, seed: int, wording: Wording) -> tuple[Ask, ...]:
+    first = list(islice(asks(lengths, seed + ALONE_SEED), options["alone"]))
+    return tuple(wording.of_asks(first, seed + ALONE_SEED))
 
 
 def _said(lengths: Lengths) -> str:

@@ -3,6 +3,9 @@
 0  done     1  it went wrong     2  the input was wrong     130  interrupted
 """
 
+import shutil
+import sys
+import textwrap
 from typing import Any
 
 import click
@@ -21,6 +24,7 @@ from headrace.cli.workload import workload
 from headrace.core.errors import BadInput, HeadraceError, ModelOutOfReach, ModelUnusable
 
 INTERRUPTED = 130
+MIN_COLUMNS = 40
 
 
 class Headrace(click.Group):
@@ -30,12 +34,22 @@ class Headrace(click.Group):
         try:
             return super().invoke(ctx)
         except HeadraceError as error:
-            click.echo(f"headrace: {error}", err=True)
+            click.echo(_wrapped(f"headrace: {error}"), err=True)
             if error.hint:
-                click.echo(f"  try: {error.hint}", err=True)
+                click.echo(_wrapped(f"  try: {error.hint}"), err=True)
             ctx.exit(2 if _is_the_callers(error) else 1)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+
+
+def _wrapped(line: str) -> str:
+    """Between words on a terminal, which would break in the midst of one; as it is for a program."""
+    if not sys.stderr.isatty():
+        return line
+    columns = max(MIN_COLUMNS, shutil.get_terminal_size().columns)
+    return textwrap.fill(
+        line, columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _is_the_callers(error: HeadraceError) -> bool:

@@ -87,23 +87,27 @@ def measure(
     return measure_planned(target, planned(workload), Watching(timeout_s, on_event))
 
 
-def planned(workload: MixedWorkload, warm_up_s: float = 0.0, alone: tuple[Ask, ...] = ()) -> Planned:
+def planned(workload: MixedWorkload) -> Planned:
+    arrivals = timetable_of(workload)
+    return Planned(
+        lambda: Timetable(arrivals),
+        workload.describe(),
+        workload.seed,
+        Load.POISSON,
+        requests=len(arrivals),
+        duration_s=workload.duration_s,
+    )
+
+
+def timetable_of(workload: MixedWorkload) -> tuple[Arrival, ...]:
+    """Raises `BadInput` for one without a request."""
     arrivals = workload.arrivals()
     if not arrivals:
         raise BadInput(
             f"by chance, nothing is due within {workload.duration_s:g} s: {workload.describe()}",
             "let it run longer, raise a rate, or take another seed",
         )
-    return Planned(
-        lambda: Timetable(arrivals),
-        workload.describe(),
-        workload.seed,
-        Load.POISSON,
-        warm_up_s,
-        alone,
-        len(arrivals),
-        workload.duration_s,
-    )
+    return arrivals
 
 
 def measure_planned(target: Target, load: Planned, watching: Watching) -> Measurement:
@@ -164,7 +168,7 @@ async def _run(target: Target, load: Planned, watching: Watching, interrupted: a
                 api_key=target.api_key,
             ) as sender,
             watched(clock) as watch,
-            _scraping(scraper, wanted=watching.scrapes),
+            _scraping(scraper, watching),
         ):
             source = load.source()
             clock.start()  # looking up a name and the like took time, and is nobody's lag
@@ -197,9 +201,9 @@ async def _metrics(target: Target) -> bytes | None:
 
 
 @contextlib.asynccontextmanager
-async def _scraping(scraper: Scraper, *, wanted: bool) -> AsyncGenerator[None]:
-    """Looks every second, and once more at the end: counters lag."""
-    if not wanted:
+async def _scraping(scraper: Scraper, watched_run: Watching) -> AsyncGenerator[None]:
+    """Looks every second, and once more at the end: counters lag. Who stops a run waits for nothing more."""
+    if not watched_run.scrapes:
         yield
         return
     watching = asyncio.create_task(scraper.watch())
@@ -209,7 +213,8 @@ async def _scraping(scraper: Scraper, *, wanted: bool) -> AsyncGenerator[None]:
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
-        await scraper.look()
+        if not watched_run.stop.is_set():
+            await scraper.look()
 
 
 @contextlib.contextmanager

@@ -25,10 +25,17 @@ class Ask:
     ignore_eos: bool = True
     """Answer exactly `max_tokens`, so that runs can be compared. Servers that do not know it ignore it."""
     priority: int = 0
+    prompt_tokens: int = 0
+    """How many its prompt was made to have, chat template and all; 0 where nobody knows the tokenizer."""
+
+    @property
+    def expected_prompt_tokens(self) -> int:
+        """Where no server has counted them."""
+        return self.prompt_tokens or self.num_prompt_words
 
     @property
     def num_prompt_words(self) -> int:
-        """Stands in for prompt tokens where no server has counted them."""
+        """A word is about a token."""
         return len(self.prompt.split())
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.core.errors import BadInput
+from headrace.core.goal_text import DURATION, GoalParts, duration_ns, goal_parts
 from headrace.core.timeline import Timeline
 
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
-_PART = re.compile(r"(?:p(\d+(?:\.\d+)?)\s+)?(ttft|itl|tpot|e2e)\s*(?:<=?)?\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m)")
+_PART = re.compile(rf"(?:p(\d+(?:\.\d+)?)\s+)?(ttft|itl|tpot|e2e)\s*(?:<=?)?\s*{DURATION}")
 _EXAMPLE = 'write it as in "chat: p95 ttft < 500ms, p95 itl < 60ms; p99 ttft < 2s"'
 USUAL_PERCENTILE = 95.0
 
@@ -49,15 +49,12 @@ Objectives = tuple[Objective, ...]
 def parse_objectives(text: str) -> Objectives:
     """Raises `BadInput` for what is none, or for two limits of one percentile."""
     found: dict[tuple[str, Metric, float], Objective] = {}
-    for said in filter(None, (part.strip() for part in text.split(";"))):
-        name, colon, rest = said.rpartition(":")
-        if colon and not name.strip():
-            raise BadInput(f"slo {said!r}: the class has no name", _EXAMPLE)
-        for part in rest.split(","):
-            objective = _objective(name.strip(), part.strip(), said)
+    for goal in goal_parts(text, _EXAMPLE):
+        for part in goal.parts:
+            objective = _objective(goal, part)
             key = (objective.request_class, objective.metric, objective.percentile)
             if key in found:
-                raise BadInput(f"slo {said!r}: {part.strip()!r} has a limit already", _EXAMPLE)
+                raise BadInput(f"slo {goal.said!r}: {part!r} has a limit already", _EXAMPLE)
             found[key] = objective
     if not found:
         raise BadInput("slo: nothing is asked for", _EXAMPLE)
@@ -90,15 +87,15 @@ def _within(timeline: Timeline, objective: Objective) -> bool:
             return late * 100 <= len(gaps_s) * (100 - objective.percentile)
 
 
-def _objective(name: str, part: str, said: str) -> Objective:
+def _objective(goal: GoalParts, part: str) -> Objective:
     match = _PART.fullmatch(part)
     if match is None:
-        raise BadInput(f"slo {said!r}: {part!r} is no objective", _EXAMPLE)
+        raise BadInput(f"slo {goal.said!r}: {part!r} is no objective", _EXAMPLE)
     percentile = float(match[1] or USUAL_PERCENTILE)
-    limit_s = float(match[3]) * _UNITS_S[match[4]]
+    limit_s = duration_ns(match[3], match[4]) / 1e9
     if not 0 < percentile < 100 or limit_s <= 0:
-        raise BadInput(f"slo {said!r}: {part!r} can never be told, or never be met", _EXAMPLE)
-    return Objective(name, Metric(match[2]), percentile, limit_s)
+        raise BadInput(f"slo {goal.said!r}: {part!r} can never be told, or never be met", _EXAMPLE)
+    return Objective(goal.request_class, Metric(match[2]), percentile, limit_s)
 
 
 def _duration(amount_s: float) -> str:

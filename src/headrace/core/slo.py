@@ -10,10 +10,9 @@ import re
 from dataclasses import dataclass, replace
 
 from headrace.core.errors import BadInput
+from headrace.core.goal_text import DURATION, GoalParts, duration_ns, goal_parts
 
-_UNITS_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
-_DURATION = r"(\d+(?:\.\d+)?)\s*(us|ms|s|m)"
-_PROMISE = re.compile(rf"(ttft|itl)\s+{_DURATION}(?:\s*\+\s*{_DURATION}\s*/\s*token)?")
+_PROMISE = re.compile(rf"(ttft|itl)\s+{DURATION}(?:\s*\+\s*{DURATION}\s*/\s*token)?")
 _EXAMPLE = 'write it as in "chat: ttft 500ms, itl 60ms" or "docs: ttft 2s + 3ms/token"'
 
 
@@ -50,31 +49,24 @@ class Goals:
 def parse_goals(text: str) -> Goals:
     """Raises `BadInput` for what is no goal, or for two goals of one class."""
     promises: dict[str, dict[str, int]] = {}
-    for said in filter(None, (part.strip() for part in text.split(";"))):
-        name, colon, rest = said.rpartition(":")
-        name = name.strip()
-        if colon and not name:
-            raise BadInput(f"slo {said!r}: the class has no name", _EXAMPLE)
+    for goal in goal_parts(text, _EXAMPLE):
+        name = goal.request_class
         if name in promises:
-            raise BadInput(f"slo {said!r}: {name or 'everybody else'} has a goal already", _EXAMPLE)
-        promises[name] = _promises(said, rest)
+            raise BadInput(f"slo {goal.said!r}: {name or 'everybody else'} has a goal already", _EXAMPLE)
+        promises[name] = _promises(goal)
     default = replace(USUAL, **promises.pop("", {}))
     return Goals(default, {name: replace(default, **each) for name, each in promises.items()})
 
 
-def _promises(said: str, text: str) -> dict[str, int]:
+def _promises(goal: GoalParts) -> dict[str, int]:
     found: dict[str, int] = {}
-    for part in text.split(","):
-        match = _PROMISE.fullmatch(part.strip())
+    for part in goal.parts:
+        match = _PROMISE.fullmatch(part)
         if match is None or f"{match[1]}_ns" in found or (match[1] == "itl" and match[4]):
-            raise BadInput(f"slo {said!r}: {part.strip()!r} is no goal, or said twice", _EXAMPLE)
-        found[f"{match[1]}_ns"] = _nanoseconds(match[2], match[3])
+            raise BadInput(f"slo {goal.said!r}: {part!r} is no goal, or said twice", _EXAMPLE)
+        found[f"{match[1]}_ns"] = duration_ns(match[2], match[3])
         if match[1] == "ttft":
-            found["ttft_ns_per_token"] = _nanoseconds(match[4], match[5]) if match[4] else 0
+            found["ttft_ns_per_token"] = duration_ns(match[4], match[5]) if match[4] else 0
     if 0 in (found.get("ttft_ns", 1) + found.get("ttft_ns_per_token", 0), found.get("itl_ns", 1)):
-        raise BadInput(f"slo {said!r}: nothing takes no time", _EXAMPLE)
+        raise BadInput(f"slo {goal.said!r}: nothing takes no time", _EXAMPLE)
     return found
-
-
-def _nanoseconds(amount: str, unit: str) -> int:
-    return round(float(amount) * _UNITS_NS[unit])

@@ -34,6 +34,8 @@ class Timeline:
     """Output tokens by the server's own count, right or wrong; None where it gave none."""
     token_events: int = 0
     """Events of its stream that showed text; 0 where there was no stream."""
+    asked_prompt_tokens: int = 0
+    """How many its prompt was made to have, beside the server's count; 0 where that was not exact."""
 
     def __post_init__(self) -> None:
         if not self.token_at:

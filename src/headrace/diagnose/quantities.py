@@ -180,12 +180,9 @@ def pairs(found: list[Quantity], base: frozenset[str], other: frozenset[str] | N
     ]
 
 
-def degrees(found: list[Quantity], now: int) -> list[tuple[float, Quantity]]:
-    """Rates by how many cards, ranks or nodes gave them: client:output_tok_s_tp4 -> (4, …), in order. What
-    names none is of the `now` cards that the server has, where those are several.
-    """
-    plain = [(float(now), quantity) for quantity in found if now > 1 and not quantity.situation]
-    seen = plain + [
+def degrees(found: list[Quantity]) -> list[tuple[float, Quantity]]:
+    """Rates by how many cards, ranks or nodes gave them: client:output_tok_s_tp4 -> (4, …), in order."""
+    seen = [
         (float(match[1] or match[2]), quantity)
         for quantity in found
         for word in quantity.situation
@@ -195,8 +192,7 @@ def degrees(found: list[Quantity], now: int) -> list[tuple[float, Quantity]]:
             )
         )
     ]
-    whats = {quantity.what for _, quantity in seen}
-    return sorted(seen, key=lambda pair: pair[0]) if len(whats) == 1 else []
+    return sorted(seen, key=lambda pair: pair[0])
 
 
 def _alike(a: str, b: str) -> bool:

@@ -185,6 +185,7 @@ def _result(arrival: Arrival, outcome: Answer | Broken) -> Timeline | Failure:
         asked_tokens=arrival.ask.max_tokens if arrival.ask.ignore_eos else 0,
         usage_tokens=outcome.usage_tokens,
         token_events=outcome.token_events,
+        asked_prompt_tokens=arrival.ask.prompt_tokens,
     )
 
 
@@ -192,7 +193,7 @@ def _failure(arrival: Arrival, broken: Broken) -> Failure:
     return Failure(
         request_id=arrival.ask.request_id,
         request_class=arrival.ask.request_class,
-        prompt_tokens=arrival.ask.num_prompt_words,
+        prompt_tokens=arrival.ask.expected_prompt_tokens,
         due_at=arrival.due_at,
         failed_at=broken.failed_at,
         kind=broken.kind,

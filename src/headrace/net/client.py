@@ -24,16 +24,18 @@ import msgspec
 from headrace.core.errors import BadInput, TargetFailed
 from headrace.core.exchange import Answer, Ask, Broken
 from headrace.core.timeline import FailureKind
+from headrace.net.descriptors import allow_many_connections
 from headrace.net.event_stream import EventStream, EventTooLong
 from headrace.net.exchange import ConnectionBroke, Head, Host, exchange
-from headrace.net.fetch import fetch, refusal, request_head
+from headrace.net.fetch import BODY_FIELDS, fetch, refusal, request_head
 from headrace.net.transcript import StreamBroke, Transcript, shorten
 
 DEFAULT_TIMEOUT_S = 120.0
 
 _API_PATH = re.compile(r"/v1(/models|/completions|/chat/completions)?/*$")
 _MOST_ERROR_BYTES = 16_384
-_BODY_FIELDS = b"Content-Type: application/json\r\nContent-Length: "
+MOST_BYTES, MOST_BYTES_A_TOKEN = 1 << 22, 1 << 14
+"""Of an answer: a server that floods must not take our whole time until its request times out."""
 
 
 class HttpSender:
@@ -50,12 +52,13 @@ class HttpSender:
     ) -> None:
         self._host = Host(base_url(url))
         address = f"{base_url(url)}/v1/chat/completions"
-        self._head = request_head("POST", address, api_key) + _BODY_FIELDS
+        self._head = request_head("POST", address, api_key) + BODY_FIELDS
         self._model = model
         self._clock = clock
         self._timeout_s = timeout_s
 
     async def __aenter__(self) -> Self:
+        allow_many_connections()
         await self._host.look_up()
         return self
 
@@ -71,7 +74,7 @@ class HttpSender:
         sent_at = self._clock()
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._listen(request, heard)
+                await self._listen(request, heard, ask.max_tokens)
             return heard.answer(sent_at)
         except StreamBroke as error:
             kind, reason = error.kind, str(error)
@@ -82,12 +85,12 @@ class HttpSender:
             reason = f"not finished {self._timeout_s:g} s after it was sent"
         return Broken(self._clock(), kind, reason, heard.tokens_received, sent_at)
 
-    async def _listen(self, request: bytes, heard: Transcript) -> None:
-        listener = _Listener(heard)
+    async def _listen(self, request: bytes, heard: Transcript, most_tokens: int) -> None:
+        listener = _Listener(heard, MOST_BYTES + MOST_BYTES_A_TOKEN * most_tokens)
         try:
             await exchange(self._host, request, listener, self._clock)
         except ConnectionBroke:
-            if not heard.is_whole:
+            if not (heard.is_whole or listener.is_refusal):
                 raise
         listener.conclude()
 
@@ -95,12 +98,18 @@ class HttpSender:
 class _Listener:
     """Turns an answer into events for a transcript, or into the reason why there are none."""
 
-    def __init__(self, heard: Transcript) -> None:
+    def __init__(self, heard: Transcript, most_bytes: int) -> None:
         self._heard = heard
+        self._most_bytes = self._bytes_left = most_bytes
         self._head = Head()
         self._stream = EventStream()
         self._first_bytes = b""
         self._heard_events = False
+
+    @property
+    def is_refusal(self) -> bool:
+        """The server has said no, whatever became of the connection: some do not hear a request out."""
+        return self._head.status not in (0, 200)
 
     def begins(self, head: Head) -> None:
         self._head = head
@@ -109,6 +118,10 @@ class _Listener:
         if self._head.status != 200:
             self._first_bytes += body[:_MOST_ERROR_BYTES]
             return len(self._first_bytes) >= _MOST_ERROR_BYTES
+        self._bytes_left -= len(body)
+        if self._bytes_left < 0:
+            why = f"still streaming after {self._most_bytes:,} bytes"
+            raise StreamBroke(FailureKind.MALFORMED, why)
         if not self._heard_events:
             self._first_bytes = self._first_bytes or body
         for data in self._stream.push(body):

@@ -187,6 +187,8 @@ class _Exchange(asyncio.Protocol):
         self._head.reason += status.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
+        if self._has_begun:
+            return  # fields after the body, as many as a server likes
         self._head.fields[name.decode("latin-1").lower()] = (value or b"").decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -220,6 +222,7 @@ class _Exchange(asyncio.Protocol):
             self._ended.set_result(None)
         else:
             self._ended.set_exception(error)
+            self._ended.exception()  # who was told to stop listening asks no more; it is no error of ours
 
 
 def _no_connection(error: OSError) -> tuple[FailureKind, str]:

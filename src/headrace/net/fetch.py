@@ -17,15 +17,22 @@ from headrace.net.transcript import StreamBroke, error_message, shorten
 
 _MOST_BODY_BYTES = 1 << 26
 
+BODY_FIELDS = b"Content-Type: application/json\r\nContent-Length: "
+"""After the other fields of a request; what follows is the number, a blank line and the body."""
 
-async def fetch(address: str, *, timeout_s: float, api_key: str | None = None) -> bytes:
-    """The body of an answer that is 200. Raises `StreamBroke`."""
+
+async def fetch(
+    address: str, *, timeout_s: float, api_key: str | None = None, body: bytes | None = None
+) -> bytes:
+    """The body of an answer that is 200; `body` is JSON to be posted. Raises `StreamBroke`."""
     whole = _Whole()
     host = Host(address)
+    head = request_head("GET" if body is None else "POST", address, api_key)
+    rest = b"\r\n" if body is None else BODY_FIELDS + b"%d\r\n\r\n%b" % (len(body), body)
     try:
         async with asyncio.timeout(timeout_s):
             await host.look_up()
-            await exchange(host, request_head("GET", address, api_key) + b"\r\n", whole, time.monotonic)
+            await exchange(host, head + rest, whole, time.monotonic)
     except TimeoutError:
         why = f"did not answer within {timeout_s:g} s"
         raise StreamBroke(FailureKind.TIMED_OUT, why) from None

@@ -1,7 +1,6 @@
 """What we answer, as types: encoded by msgspec, and published in `/openapi.json`. vLLM's and OpenAI's shapes.
 
-A field that is `UNSET` is left out. Those of which an answer can hold 100,000 are not followed by the
-garbage collector, which looked at all of them again and again while they were made.
+A field that is `UNSET` is left out.
 """
 
 from typing import Literal
@@ -25,7 +24,7 @@ class UsageInfo(msgspec.Struct):
     headrace_bill: dict[str, float] | UnsetType = UNSET
 
 
-class LikelyToken(msgspec.Struct, gc=False):
+class LikelyToken(msgspec.Struct):
     token: str
     logprob: float
     bytes: list[int]
@@ -104,7 +103,7 @@ class CompletionLogprobs(msgspec.Struct):
     top_logprobs: list[dict[str, float] | None]
 
 
-class PromptToken(msgspec.Struct, gc=False):
+class PromptToken(msgspec.Struct):
     logprob: float
     rank: int
     decoded_token: str

@@ -154,7 +154,7 @@ class Transcript:
             sent_at=sent_at,
             token_at=token_at,
             finish_reason=self._finish_reason or UNSTATED,
-            prompt_tokens=usage.prompt_tokens if usage else self._ask.num_prompt_words,
+            prompt_tokens=usage.prompt_tokens if usage else self._ask.expected_prompt_tokens,
             cached_tokens=(details.cached_tokens or 0) if details else 0,
             bill_s=bill_s,
             usage_tokens=self._claimed_tokens,

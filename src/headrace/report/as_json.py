@@ -55,6 +55,10 @@ def measurement_json(measurement: Measurement, objectives: Objectives | None = N
         "usage_wrong": sum(
             t.usage_tokens is not None and t.usage_tokens != len(t.token_at) for t in measurement.timelines
         ),
+        "prompts_exact": sum(t.asked_prompt_tokens > 0 for t in measurement.timelines),
+        "prompts_counted_otherwise": sum(
+            0 < t.asked_prompt_tokens != t.prompt_tokens for t in measurement.timelines
+        ),
         "short_answers": sum(timeline.is_short for timeline in measurement.timelines),
         "server": _server(measurement),
         "percentile_method": "linear",

@@ -23,7 +23,7 @@ from headrace.core.timeline import Failure, Timeline
 from headrace.report.sparkline import sparkline
 from headrace.report.units import seconds
 
-LINE_EVERY_S = 10.0
+FIRST_LINE_AFTER_S, LINE_EVERY_S = 2.0, 10.0
 DRAWN_EVERY_S = 0.5
 RECENT = 100
 HISTORY = 40
@@ -124,8 +124,10 @@ class Progress:
 
     def _draw(self) -> None:
         if not self._console.is_terminal:
-            while not self._ended.wait(LINE_EVERY_S):
-                self._console.print(self.line(), highlight=False)
+            wait_s = FIRST_LINE_AFTER_S
+            while not self._ended.wait(wait_s):
+                self._console.print(self.line(), highlight=False, soft_wrap=True)
+                wait_s = LINE_EVERY_S
             return
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while not self._ended.wait(DRAWN_EVERY_S):

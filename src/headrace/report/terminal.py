@@ -24,6 +24,7 @@ from headrace.report.trust import (
     print_validity,
     queue_notes,
     server_notes,
+    steady_notes,
     usage_notes,
 )
 from headrace.report.units import seconds
@@ -85,8 +86,8 @@ def print_slow_bills(measurement: Measurement, shown: list[ClassSummary], consol
 
 def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[str]:
     """What a reader of the tables should know before believing them."""
-    said = [*failure_notes(measurement), *delivery_notes(measurement), *queue_notes(measurement)]
-    said += server_notes(measurement)
+    said = [*failure_notes(measurement), *steady_notes(measurement), *delivery_notes(measurement)]
+    said += [*queue_notes(measurement), *server_notes(measurement)]
     few = [
         f"{answered} {name}"
         for name, summary in summaries.items()

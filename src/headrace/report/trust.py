@@ -15,6 +15,7 @@ from headrace.core.timeline import Timeline
 from headrace.measure.goodput import Judged, Verdict, goodput, judged
 from headrace.measure.queueing import queue_shares
 from headrace.measure.server_metrics import Quantity, growth, told
+from headrace.measure.steady import steadiness
 from headrace.measure.validity import Check, check
 from headrace.report.units import seconds
 
@@ -59,11 +60,30 @@ def usage_notes(measurement: Measurement) -> Iterator[str]:
             f"{joined} answers had events with several tokens ({1 / share:.2f} tokens an event): tokens of "
             "one event share its instant."
         )
+    exact = [each for each in timelines if each.asked_prompt_tokens and each.usage_tokens is not None]
+    other = [each for each in exact if each.prompt_tokens != each.asked_prompt_tokens]
+    if other:
+        more = sum(each.prompt_tokens - each.asked_prompt_tokens for each in other) / len(other)
+        yield (
+            f"In {len(other)} of {len(exact)} answers the server counted another prompt than was made for "
+            f"its tokenizer, by {more:+.1f} tokens in the mean."
+        )
+    elif exact:
+        yield f"By the server's count all {len(exact)} prompts have exactly the tokens asked for."
     short = sum(each.is_short for each in timelines)
     if short:
         yield (
             f"{short} answers ended before the length asked for (the server does not know ignore_eos): "
             "other runs may answer longer."
+        )
+
+
+def steady_notes(measurement: Measurement) -> Iterator[str]:
+    steady = steadiness(measurement)
+    if steady.is_steady is False and measurement.load is not Load.CLOSED:
+        yield (
+            f"IT COULD NOT KEEP UP: {steady.why}. The latencies are a matter of how long the run was: "
+            "a longer one has worse. Ask less of it, or look for what it can bear: --find-capacity."
         )
 
 

@@ -75,7 +75,7 @@ class _Gathering:
         self.waiting = 0
 
     def add(self, row: Row, block_tokens: int) -> None:
-        _, at_ns, prompt, output, name, ids, _, tenant, session, think_ns = row
+        _, at_ns, prompt, output, name, ids, _, tenant, session, think_ns, _ = row
         self.at_ns.append(at_ns)
         self.prompt.append(prompt)
         self.output.append(output)

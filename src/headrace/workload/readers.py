@@ -8,7 +8,10 @@ count from the first request kept, so a slice starts at 0; in our own form from 
 workload, or of the slice.
 """
 
+import gzip
+import io
 import secrets
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +32,7 @@ from headrace.workload.trace import About, TraceRequest
 
 MOST_LINE_BYTES = 1 << 24
 _BEGINNING = 4096
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class TraceStream:
     trace_format: TraceFormat
     about: About
     total_bytes: int
+    """0 where nobody knows: of a folder, or a compressed file."""
     bytes_read: int = 0
     left_out: int = 0
     base_ns: int | None = None
@@ -115,11 +120,26 @@ def open_trace(
             stream.rows = _finished(stream, servegen(path, seed), part, prefix_block_tokens)
             yield stream
             return
-        with path.open("rb") as file:
+        with path.open("rb") as raw:
             names = names or PrefixNames(secrets.token_bytes(SALT_BYTES))
-            yield _open_file(path, file, _Said(trace_format, prefix_block_tokens, names), part)
+            file = _unpacked(raw)
+            total_bytes = path.stat().st_size if file is raw else 0
+            yield _open_file(path, file, _Said(trace_format, prefix_block_tokens, names, total_bytes), part)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadInput(
+            f"{path} is compressed with gzip, and damaged or cut off: {error}", "copy it again"
+        ) from error
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _unpacked(raw: BinaryIO) -> BinaryIO:
+    """What is in it, where it is compressed. Told from how it begins; names of files lie."""
+    if not raw.seekable():
+        return raw
+    beginning = raw.read(len(_GZIP))
+    raw.seek(0)
+    return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if beginning == _GZIP else raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +149,20 @@ class _Said:
     trace_format: TraceFormat | None
     prefix_block_tokens: int | None
     names: PrefixNames
+    total_bytes: int
 
 
 def _open_file(path: Path, file: BinaryIO, said: _Said, part: Slice) -> TraceStream:
-    total_bytes = path.stat().st_size
     beginning = file.read(_BEGINNING) if file.seekable() else b""
     if file.seekable():
         file.seek(0)
     if said.trace_format is TraceFormat.VLLM_BENCH or (
         said.trace_format is None and looks_like_one(beginning)
     ):
-        stream = TraceStream(path, TraceFormat.VLLM_BENCH, About(), total_bytes)
+        stream = TraceStream(path, TraceFormat.VLLM_BENCH, About(), said.total_bytes)
         stream.rows = _finished(stream, bench_result(path, file), part, said.prefix_block_tokens)
         return stream
-    stream = TraceStream(path, said.trace_format or TraceFormat.HEADRACE, About(), total_bytes)
+    stream = TraceStream(path, said.trace_format or TraceFormat.HEADRACE, About(), said.total_bytes)
     lines = _numbered(stream, file)
     head = next(lines, None)
     if head is None:

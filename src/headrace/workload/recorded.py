@@ -6,7 +6,7 @@ Logs are mostly written when a request has ended, so their lines are not in orde
 are read, then sorted. What is kept of one is some hundred bytes, whatever its text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -53,6 +53,20 @@ def record_logs(
                 on_rows(len(rows))
             left_out += stream.left_out
     assert trace_format is not None, "at least one log was read"
-    rows.sort(key=lambda row: row.at_ns)
+    rows = list(_thinking(sorted(rows, key=lambda row: row.at_ns)))
     requests = tuple(as_request(row, rows[0].at_ns, names.block_tokens) for row in rows)
     return Recorded(requests, left_out, trace_format)
+
+
+def _thinking(rows: Sequence[Row]) -> Iterator[Row]:
+    """Turns that came after the answer before them in their session wait for it, and as long as they did: on
+    a slower server they would have come later. Calls of a session that overlap wait for nothing.
+    """
+    ended_ns: dict[str, int | None] = {}
+    for row in rows:
+        before_ns = ended_ns.get(row.session) if row.session else None
+        if before_ns is not None and before_ns <= row.at_ns:
+            yield row._replace(think_ns=row.at_ns - before_ns)
+        else:
+            yield row
+        ended_ns[row.session] = row.ended_ns

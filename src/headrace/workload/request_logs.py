@@ -20,6 +20,8 @@ _WHEN = (
     *("arrival_time", "arrived_at", "startTime", "start_time", "request_time", "created_at", "created"),
     *("timestamp", "time", "ts", "response.created", "response.created_at"),
 )
+_ENDED = ("endTime", "end_time", "completed_at", "finished_at", "ended_at")
+_LASTED_MS = ("latency_ms", "duration_ms", "response_time_ms", "total_time_ms")
 _USAGE = ("usage", "response.usage", "response.body.usage", "")
 _PROMPT_TOKENS = ("prompt_tokens", "input_tokens", "input_length")
 _OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "output_length")
@@ -72,6 +74,7 @@ def request_log(path: Path, lines: Lines, names: PrefixNames) -> Iterator[Row]:
             priority=_whole(_first(entry, _PRIORITY)),
             tenant="" if person is None else names.of_person(str(person)),
             session="" if session is None else names.of_person(str(session)),
+            ended_ns=_ended_ns(entry, at_ns),
         )
 
 
@@ -103,21 +106,38 @@ def _plain(value: object) -> str:
 
 def _when_ns(path: Path, number: int, entry: Entry) -> int:
     when = _first(entry, _WHEN)
-    try:
-        if isinstance(when, str):
-            return since_epoch_ns(when)
-        if isinstance(when, int | float) and abs(when) < 1e20:
-            unit_ns = next(
-                (ns for least, ns in ((_NANOSECONDS_FROM, 1), (_MICROSECONDS_FROM, 1e3)) if when >= least),
-                None,
-            )
-            return round(when * (unit_ns or (1e6 if when >= _MILLISECONDS_FROM else 1e9)))
-    except ValueError:
-        pass
+    at_ns = _instant_ns(when)
+    if at_ns is not None:
+        return at_ns
     raise BadInput(
         f"{path}, line {number}: no time of arrival{'' if when is None else f' in {when!r:.60}'}",
         f"looked for under {', '.join(_WHEN)}",
     )
+
+
+def _ended_ns(entry: Entry, at_ns: int) -> int | None:
+    """None where the log does not say, or says that it ended before it began."""
+    ended_ns = _instant_ns(_first(entry, _ENDED))
+    lasted_ms = _first(entry, _LASTED_MS)
+    if ended_ns is None and isinstance(lasted_ms, int | float) and 0 <= lasted_ms < 1e12:
+        ended_ns = at_ns + round(lasted_ms * 1e6)
+    return ended_ns if ended_ns is not None and ended_ns >= at_ns else None
+
+
+def _instant_ns(when: object) -> int | None:
+    """Of a date, or of a number whose size says its unit; None for all else."""
+    try:
+        if isinstance(when, str):
+            return since_epoch_ns(when)
+    except ValueError:
+        return None
+    if not isinstance(when, int | float) or not abs(when) < 1e20:
+        return None
+    unit_ns = next(
+        (ns for least, ns in ((_NANOSECONDS_FROM, 1), (_MICROSECONDS_FROM, 1e3)) if when >= least),
+        1e6 if when >= _MILLISECONDS_FROM else 1e9,
+    )
+    return round(when * unit_ns)
 
 
 def _prompt(entry: Entry) -> object:

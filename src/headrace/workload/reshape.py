@@ -1,4 +1,4 @@
-"""The same requests at another time: more or less load, or without the ticks of a coarse clock."""
+"""The same requests at another time or of another size: more or less load, no ticks of a coarse clock."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +22,38 @@ def scaled(requests: Sequence[TraceRequest], load: float) -> tuple[TraceRequest,
             f"scaled by {load:g} the workload lasts {span_s:g} s; at most {LONGEST_S:.0f} s", "scale less"
         )
     return tuple(replace(traced, due_at=traced.due_at / load) for traced in requests)
+
+
+def resized(requests: Sequence[TraceRequest], times: float) -> tuple[TraceRequest, ...]:
+    """The same requests with `times` the tokens, of prompts, answers and what they share: the shape of a
+    workload for a smaller model. What a prefix id stands for becomes a whole number of tokens, and prompts
+    go with it.
+    """
+    if not (isfinite(times) and times > 0):
+        raise BadInput(f"lengths cannot be scaled by {times:g}", "0.5 halves them")
+    if times == 1:
+        return tuple(requests)
+    block = max((traced.prefix_block_tokens for traced in requests), default=0)
+    block_after = max(1, round(block * times)) if block else 0
+    prompt_times = block_after / block if block else times
+    return tuple(
+        replace(
+            traced,
+            prompt_tokens=max(1, round(traced.prompt_tokens * prompt_times)),
+            output_tokens=max(1, round(traced.output_tokens * times)),
+            prefix_block_tokens=block_after if traced.prefix_ids else 0,
+        )
+        for traced in requests
+    )
+
+
+def conversing(requests: Sequence[TraceRequest], think_s: float) -> tuple[TraceRequest, ...]:
+    """Each turn of a session `think_s` after the answer before it, whenever the trace has it: for sessions of
+    which nobody wrote down when answers ended.
+    """
+    if not any(traced.session for traced in requests):
+        raise BadInput("no request says which session it is of, so none can wait for the turn before it")
+    return tuple(replace(each, think_s=think_s) if each.session else each for each in requests)
 
 
 def spread(requests: Sequence[TraceRequest]) -> tuple[TraceRequest, ...]:

@@ -36,6 +36,8 @@ class Row(NamedTuple):
     tenant: str = ""
     session: str = ""
     think_ns: int | None = None
+    ended_ns: int | None = None
+    """When its answer was whole, where the form says it."""
 
 
 def decoded(path: Path, number: int, line: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
