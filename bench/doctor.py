@@ -15,6 +15,7 @@ drawn once with the seed below.
 import argparse
 import json
 import random
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from headrace.diagnose.finding import Label
 from headrace.diagnose.readers.incident import read_incident
 
 SEED = 20261130
+_IS_CASE = re.compile(r"[A-Z]+\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +91,14 @@ def score(judged: Sequence[Judged]) -> dict[str, int | float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--cases", type=Path, required=True, help="a folder of CNNN.json")
+    parser.add_argument("--cases", type=Path, required=True, help="a folder of C001.json, …")
     parser.add_argument("--json", action="store_true", help="the score as one line")
     parser.add_argument("--half", choices=("looked-at", "held-out"), help="only this half")
     parser.add_argument("--misses", action="store_true", help="print the cases that were not judged right")
     given = parser.parse_args()
-    paths = {path.stem: path for path in sorted(given.cases.glob("C*.json"))}
+    paths = {path.stem: path for path in sorted(given.cases.glob("*.json")) if _IS_CASE.fullmatch(path.stem)}
     if not paths:
-        print(f"no C*.json in {given.cases}", file=sys.stderr)
+        print(f"no case (C001.json) in {given.cases}", file=sys.stderr)
         return 2
     looked_at, held_out = halves(list(paths))
     chosen = {"looked-at": looked_at, "held-out": held_out}.get(given.half, set(paths))

@@ -180,4 +180,4 @@ def test_where_there_is_no_gpu_none_is_named(tmp_path: Path) -> None:
     page.write_text('headrace:build_info{version="0.1.0"} 1\nvllm:num_requests_running{engine="0"} 0\n')
     told = CliRunner().invoke(main, ["doctor", str(page), "headrace serve smollm2"])
 
-    assert "GPU or CPU? the CPU: Headrace computes on no GPU" in told.output
+    assert "GPU or CPU? the CPU: no GPU computes here" in told.output

@@ -1,5 +1,6 @@
 """Flags are read as vLLM reads them; strangers are named with what to use instead."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,17 @@ def test_a_switch_without_an_opposite_can_stand_in_a_configuration(tmp_path: Pat
         ("enable-prefix-caching: maybe", "enable-prefix-caching is true or false, not 'maybe'"),
         ("disable-log-stats: [1]", "is true or false"),
         ("config: other.yaml", "is no flag"),
+        # Of a key that stands twice the last counted, in silence; of a list for one value, its last.
+        ("port: 1\nport: 2", "'port' stands in it more than once"),
+        ("max-num-seqs: 1\nmax_num_seqs: 2", "max-num-seqs stands in it twice"),
+        ("port: [8000, 8001]", "port takes a value, not a list of 2"),
+        ("served-model-name: []", "served-model-name takes a value, not a list of 0"),
+        ("served-model-name: [a, [b]]", "served-model-name takes a value, not a list of 1"),
+        ("served-model-name: [a, null]", "served-model-name takes a value, not nothing"),
+        ("served-model-name: ['', '']", "'--served-model-name': it is empty"),
+        ("api-key: ''", "'--api-key': it is empty"),
+        ("model: [a]", "model takes a value, not a list of 1"),
+        ("model: null", "model takes a value, not nothing"),
         ("!!python/object/apply:os.system ['true']", "cannot read the configuration"),
     ],
 )
@@ -174,6 +186,16 @@ def test_a_configuration_that_is_none_is_refused(tmp_path: Path, text: str, word
     refused = run("m", "--config", config(tmp_path, text))
     assert refused.exit_code == 2
     assert words in refused.stderr
+
+
+def test_a_list_of_lists_of_a_billion_items_is_refused_without_being_written_out(tmp_path: Path) -> None:
+    """The message would have held it."""
+    lists = ["&a [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    for inner, name in pairwise("abcdefghi"):
+        lists.append(f"&{name} [{', '.join(9 * [f'*{inner}'])}]")
+    refused = run("m", "--config", config(tmp_path, f"port: [{', '.join(lists)}]"))
+    assert "port takes a value, not a list of 9" in refused.stderr
+    assert refused.exit_code == 2
 
 
 def test_a_configuration_that_is_not_there_is_refused(tmp_path: Path) -> None:

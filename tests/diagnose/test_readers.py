@@ -209,3 +209,26 @@ def test_every_sample_of_a_real_server_is_read() -> None:
         e = read_file(path)
         assert e.readings, path
         assert not e.notes, path
+
+
+@pytest.mark.parametrize(
+    ("command", "engine", "version", "flags"),
+    [
+        (
+            "docker run --gpus all -v /d:/d -p 80:80 vllm/vllm-openai:v0.6.3 --model org/m --max-num-seqs 8",
+            "vllm",
+            "0.6.3",
+            {"model": "org/m", "max-num-seqs": 8.0},
+        ),
+        ("A=1 vllm serve /m -tp 4", "vllm", "", {"tensor-parallel-size": 4.0}),
+        ("python3 -m sglang.launch_server --tp 8", "sglang", "", {"tensor-parallel-size": 8.0}),
+        ("podman run ghcr.io/ggml-org/llama.cpp:server -c 4096", "llama.cpp", "", {"ctx-size": 4096.0}),
+    ],
+)
+def test_what_is_the_container_s_or_the_shell_s_is_no_flag_of_the_server(
+    command: str, engine: str, version: str, flags: dict[str, float | str]
+) -> None:
+    e = read_command(command, "c")
+
+    assert (e.engine, e.version) == (engine, version)
+    assert {name: flag.value for name, flag in e.flags.items()} == flags

@@ -129,6 +129,17 @@ def test_which_budget_the_queue_waits_for(tmp_path: Path) -> None:
     assert findings(slots)[0].rule == "no_slot"
 
 
+def test_a_queue_that_waited_before_the_pool_was_full_is_its_own_finding(tmp_path: Path) -> None:
+    filling = [stats(m, 5 + m, 35 - m, 10.0 + 10 * m, prompt=900.0, generated=1.0) for m in range(7)]
+    full = [stats(8, 35, 5, 97.8, prompt=0.0), stats(9, 29, 11, 97.2, prompt=0.0)]
+
+    both = labels(of_log(tmp_path, READY, *filling, *full))
+    only_full = labels(of_log(tmp_path, READY, *full))
+
+    assert both >= {Label.QUEUEING, Label.THRASH}
+    assert Label.QUEUEING not in only_full
+
+
 def test_an_engine_that_stands_still_is_no_queue(tmp_path: Path) -> None:
     e = of_log(tmp_path, READY, *[stats(m, 0, 12, 5.0, prompt=0.0, generated=0.0) for m in range(4)])
 

@@ -153,8 +153,8 @@ def test_calls_of_tools_are_found_in_the_answer(calling: openai.OpenAI) -> None:
     assert [
         (call.type, call.function.name, call.function.arguments) for call in calls if call.type == "function"
     ] == [
-        ("function", "weather", '{"city":"Rome"}'),
-        ("function", "weather", '{"city":"東京"}'),
+        ("function", "weather", '{"city": "Rome"}'),
+        ("function", "weather", '{"city": "東京"}'),
     ]
     assert calls[0].id != calls[1].id
     one = calling.chat.completions.create(
@@ -163,21 +163,44 @@ def test_calls_of_tools_are_found_in_the_answer(calling: openai.OpenAI) -> None:
     assert len(one.choices[0].message.tool_calls or []) == 1
 
 
-def test_calls_of_tools_are_streamed(calling: openai.OpenAI) -> None:
+def test_arguments_of_calls_are_streamed_as_they_are_written(calling: openai.OpenAI) -> None:
+    """A call came in one event once it was whole: nothing to show while a long one was written."""
     stream = calling.chat.completions.create(model=MODEL, messages=HELLO, tools=[TOOL], stream=True)
-    content, calls, reason = "", list[tuple[int, str | None, str | None]](), None
+    content, reason = "", None
+    calls = dict[int, list[tuple[str | None, str | None, str]]]()
     for chunk in stream:
         delta = chunk.choices[0].delta
         content += delta.content or ""
-        calls += [
-            (call.index, call.function.name, call.function.arguments)
-            for call in delta.tool_calls or []
-            if call.function
-        ]
+        for call in delta.tool_calls or []:
+            assert call.function is not None
+            part = (call.id, call.function.name, call.function.arguments or "")
+            calls.setdefault(call.index, []).append(part)
         reason = chunk.choices[0].finish_reason or reason
     assert content == "Let me see.\n"
-    assert calls == [(0, "weather", '{"city":"Rome"}'), (1, "weather", '{"city":"東京"}')]
     assert reason == "tool_calls"
+    assert ["".join(part[2] for part in parts) for parts in calls.values()] == [
+        '{"city": "Rome"}',
+        '{"city": "東京"}',
+    ]
+    for parts in calls.values():
+        assert [part[1] for part in parts] == ["weather"] + [None] * (len(parts) - 1), "its name comes first"
+        assert [part[0] is None for part in parts] == [False] + [True] * (len(parts) - 1)
+        assert len(parts) > 10
+
+
+def test_the_openai_client_assembles_the_streamed_calls_into_those_of_a_whole_answer(
+    calling: openai.OpenAI,
+) -> None:
+    strict: ChatCompletionToolParam = {
+        "type": "function",
+        "function": {"name": "weather", "strict": True, "parameters": {"type": "object", "properties": {}}},
+    }
+    whole = calling.chat.completions.create(model=MODEL, messages=HELLO, tools=[TOOL]).choices[0].message
+    with calling.chat.completions.stream(model=MODEL, messages=HELLO, tools=[strict]) as stream:
+        streamed = stream.get_final_completion().choices[0].message
+    assert [call.function.arguments for call in whole.tool_calls or [] if call.type == "function"] == [
+        call.function.arguments for call in streamed.tool_calls or []
+    ]
 
 
 def test_with_tool_choice_none_calls_are_text(calling: openai.OpenAI) -> None:
@@ -219,11 +242,13 @@ def test_text_becomes_tokens_and_text_again(server: RunningServer) -> None:
     for path, body in (
         ("/tokenize", {"prompt": 7}),
         ("/tokenize", {"messages": []}),
+        ("/tokenize", {"messages": HELLO, "prompt": "naïve"}),
         ("/detokenize", {"tokens": [257]}),
         ("/detokenize", {"tokens": [-1]}),
     ):
         assert post(server.port, path, body).status == 400
     assert post(server.port, "/tokenize", {"prompt": "a", "model": "other"}).status == 404
+    assert post(server.port, "/tokenize", {"prompt": "a", "messages": None}).json["count"] == 1
 
 
 def test_the_load_is_what_is_being_answered(server: RunningServer) -> None:

@@ -21,6 +21,7 @@ from headrace.net.messages import (
     Refused,
     Step,
     Submit,
+    Taken,
     ToEngine,
     frame,
     read_from_engine,
@@ -70,7 +71,10 @@ class Harness:
         return read_from_engine(self._exactly(int.from_bytes(self._exactly(LENGTH_BYTES), "big")))
 
     def step(self) -> Step:
+        """The next one; who is taken is told at its beginning."""
         message = self.receive()
+        while isinstance(message, Taken):
+            message = self.receive()
         assert isinstance(message, Step)
         return message
 
@@ -131,6 +135,19 @@ def test_a_request_that_comes_during_a_step_takes_part_in_the_next(loop: Harness
     assert [output.request_id for output in second.outputs] == ["a", "b"]
     b = second.outputs[1].first
     assert b is not None
+
+
+def test_at_the_beginning_of_a_step_it_is_said_who_is_before_the_scheduler(loop: Harness) -> None:
+    loop.send(Submit(request("a")))
+    assert loop.receive() == Taken(1, running=1, waiting=0)
+    loop.begin_step()
+    loop.send(
+        Submit(request("huge", prompt_tokens=600)), Submit(request("b")), Submit(request("c")), Cancel("c")
+    )
+    loop.executor.go_on.release(1)
+    loop.step()
+    assert isinstance(loop.receive(), Refused)
+    assert loop.receive() == Taken(4, running=2, waiting=0), "who was refused or left does not wait either"
 
 
 def test_a_cancel_during_a_step_gives_the_blocks_back_when_the_step_ends(loop: Harness) -> None:

@@ -3,9 +3,7 @@
 import dataclasses
 import json
 import logging
-import os
 import re
-import signal
 import socket
 import time
 from collections.abc import Generator
@@ -17,7 +15,7 @@ import pytest
 
 from headrace.core.errors import EngineDied
 from headrace.core.settings import Settings
-from headrace.net import engine_client, listening, restarts
+from headrace.net import listening, restarts
 from headrace.net.admission import Bounds
 from headrace.net.connection import Patient
 from headrace.net.door import Door
@@ -146,32 +144,6 @@ def test_a_server_can_be_stopped_while_its_engine_is_away(tmp_path: Path) -> Non
     server.stop()
     server.join(10)
     assert server.error is None
-
-
-@pytest.mark.slow
-def test_an_engine_that_hangs_is_ended_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was waited for without end, and /health said that all was well."""
-    monkeypatch.setattr(engine_client, "SILENT_AFTER_S", 0.4)
-    with running(service(SLOW)) as server:
-        hanging = server.engine_pid
-        assert hanging is not None
-        with posted(server.port, CHAT, LONG) as stream:
-            read_past_first_event(stream)
-            os.kill(hanging, signal.SIGSTOP)
-            assert b'"error":{"message":"the engine\'s process has ended' in read_rest(stream)
-        wait_until(lambda: server.engine_pid not in {hanging, None}, "another engine")
-        wait_until(lambda: get(server.port, "/health").status == 200, "it is ready")
-        assert post(server.port, CHAT, SHORT).status == 200
-        assert_nothing_is_left(server)
-
-
-@pytest.mark.slow
-def test_an_engine_that_has_nothing_to_say_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_client, "SILENT_AFTER_S", 0.05)
-    with running(service()) as server:
-        quiet = server.engine_pid
-        time.sleep(0.5)  # nobody waits for it: there is nothing to wait for
-        assert server.engine_pid == quiet
 
 
 # --- too many requests ---------------------------------------------------------------------------------

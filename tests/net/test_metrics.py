@@ -1,15 +1,16 @@
 """`/metrics` carries vLLM's names, labels and edges; and what it says is true."""
 
+import os
 import re
+import signal
 from dataclasses import replace
 
 import pytest
 
 from headrace.core.bill import CAUSES
-from headrace.net.metrics.metrics import Metrics
 from headrace.net.metrics.series import one_two_five
 from tests.net.http import connected, get, post, posted, read_answer
-from tests.net.scripted import BUDGET, SETTINGS, ScriptedRecipe
+from tests.net.scripted import SETTINGS, ScriptedRecipe
 from tests.net.serving import RunningServer, running, service
 from tests.net.waiting import wait_until
 
@@ -33,6 +34,10 @@ def parse(text: str) -> Series:
 
 def scrape(server: RunningServer) -> Series:
     return parse(get(server.port, "/metrics").body.decode())
+
+
+def gauge(server: RunningServer, name: str) -> float:
+    return value(scrape(server), name)
 
 
 def value(series: Series, name: str, **labels: str) -> float:
@@ -217,10 +222,28 @@ def test_memory_and_time_of_the_engines_process_are_told_apart_from_the_servers(
     assert series["headrace:engine_process_resident_memory_bytes", frozenset()] > 0
 
 
-def test_an_engine_that_says_nothing_shows() -> None:
-    """vLLM's gauges stand still as if all were well."""
-    clock = iter(range(100, 1000, 100))
-    metrics = Metrics("m", SETTINGS, BUDGET, clock=lambda: next(clock))
-    assert b'headrace:seconds_since_step{engine="0",model_name="m"} 0.0' in metrics.exposition()
-    metrics.on_submitted()
-    assert b'headrace:seconds_since_step{engine="0",model_name="m"} 100.0' in metrics.exposition()
+@pytest.mark.slow
+def test_an_engine_that_says_nothing_shows_and_who_is_on_the_way_to_it_waits() -> None:
+    """vLLM's gauges stand still as if all were well; a request that came during a step was in none."""
+    with running(service(ScriptedRecipe(step_s=0.01))) as server:
+        assert server.engine_pid is not None
+        os.kill(server.engine_pid, signal.SIGSTOP)
+        with posted(server.port, CHAT, {"messages": HELLO}):
+            wait_until(lambda: gauge(server, "vllm:num_requests_waiting") == 1, "it waits")
+            wait_until(lambda: gauge(server, "headrace:seconds_since_step") > 0, "the silence shows")
+        wait_until(lambda: gauge(server, "vllm:num_requests_waiting") == 0, "its client has left")
+        assert gauge(server, "headrace:seconds_since_step") > 0, "it has not heard of that yet"
+        os.kill(server.engine_pid, signal.SIGCONT)
+        wait_until(lambda: gauge(server, "headrace:seconds_since_step") == 0, "it rests")
+
+
+@pytest.mark.slow
+def test_a_request_runs_from_the_beginning_of_its_first_step() -> None:
+    """It was in no gauge until the step had ended."""
+    with (
+        running(service(ScriptedRecipe(step_s=0.5))) as server,
+        posted(server.port, CHAT, {"messages": HELLO}),
+    ):
+        wait_until(lambda: gauge(server, "vllm:num_requests_running") == 1, "it runs")
+        assert gauge(server, "vllm:generation_tokens_total") == 0
+        assert gauge(server, "vllm:num_requests_waiting") == 0

@@ -1,5 +1,7 @@
 """How likely prompts were, and tokens by number: vLLM's fields, in vLLM's shapes."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from openai.types import Completion
 
 from headrace.executor.scripted import ScriptedTokenizer
+from headrace.net import generation, replies
 from tests.net.http import Answer, get, post
 from tests.net.scripted import ANSWER
 from tests.net.serving import MODEL, RunningServer, running, service
@@ -66,6 +69,32 @@ def test_a_prompt_is_as_likely_streamed_as_whole_and_whatever_is_cached(server: 
     assert logprobs_of([cold]) == logprobs_of([warm]) == streamed
     plain = completion(server, prompt=prompt).json["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert plain == 48, "others do read what it computed"
+
+
+@pytest.mark.parametrize(("tokens", "in_loop"), [(10, True), (400, False)])
+def test_many_names_are_given_where_they_hold_up_nobody(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, tokens: int, in_loop: bool
+) -> None:
+    """Those of a prompt of 4,000 tokens held all answers up for a quarter of a second."""
+    threads: list[str] = []
+
+    def watched(work: Callable[..., Any]) -> Callable[..., Any]:
+        def watching(*args: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*args)
+
+        return watching
+
+    monkeypatch.setattr(generation, "prompt_logprobs", watched(generation.prompt_logprobs))
+    monkeypatch.setattr(replies, "completion_logprobs", watched(replies.completion_logprobs))
+    asks = {"prompt": "x" * tokens, "echo": True, "logprobs": 2}
+    whole = completion(server, **asks, prompt_logprobs=2).json["choices"][0]
+    streamed = logprobs_of(completion(server, **asks, stream=True).events[:-1])
+    assert len(whole["prompt_logprobs"]) == tokens
+    assert len(whole["logprobs"]["tokens"]) == len(streamed["tokens"]) == tokens + 4
+    long_ones = [threads[0], threads[1], threads[2]]  # named, written whole, written as the first event
+    assert [name == "server" for name in long_ones] == [in_loop] * 3
+    assert set(threads[3:]) <= {"server"}, "single tokens are named where they come"
 
 
 def test_prompt_logprobs_have_vllms_shape_on_both_endpoints(server: RunningServer) -> None:

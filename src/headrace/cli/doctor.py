@@ -1,7 +1,9 @@
 """`headrace doctor`: what holds a server up, and what to change; `headrace explain`: what a word means."""
 
 import json
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +19,7 @@ from headrace.diagnose.doctor import Diagnosis, diagnose
 from headrace.diagnose.evidence import Evidence, merged
 from headrace.diagnose.finding import Finding, Severity
 from headrace.diagnose.readers.files import is_measurement, read_file
-from headrace.diagnose.readers.flags import read_command, read_commands, serving_engine
+from headrace.diagnose.readers.flags import read_command, serving_engine
 from headrace.diagnose.readers.results import from_measurement
 from headrace.diagnose.terms import explained
 from headrace.measure import record
@@ -31,7 +33,6 @@ from headrace.report.diagnosis import (
 
 EXIT_BY_SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.CRITICAL: 3}
 """2 is the house's for input that cannot be read."""
-MOST_STDIN = 64 << 20
 
 
 class Options(TypedDict):
@@ -71,7 +72,8 @@ def doctor(inputs: tuple[str, ...], **options: Unpack[Options]) -> None:
 
     Inputs are told apart by what is in them, and may be given together: an address, a log of vLLM,
     SGLang or llama.cpp (any size, .gz too), one or more /metrics pages in order of time, a manifest or
-    `ps` output, a command in quotes, a record of `headrace bench`, a result of `vllm bench serve`.
+    `ps` output, a command in quotes, a record of `headrace bench`, a result of `vllm bench serve`,
+    or what somebody wrote of an incident. - is standard input.
 
     Exit code: 0 nothing that needs a change, 1 warnings, 3 critical, 2 the input cannot be read.
 
@@ -80,6 +82,7 @@ def doctor(inputs: tuple[str, ...], **options: Unpack[Options]) -> None:
       headrace doctor localhost:8000
       headrace doctor vllm.log --details
       headrace doctor before.txt after.txt 'vllm serve M --max-num-seqs 64'
+      kubectl logs POD | headrace doctor -
       ps -ef | headrace doctor - server.log.gz --json
       headrace doctor --prometheus http://prometheus:9090 --since 6h
     """
@@ -146,12 +149,13 @@ def _from_command(text: str) -> Evidence:
 
 
 def _from_stdin() -> Evidence:
-    text = sys.stdin.buffer.read(MOST_STDIN).decode("utf-8", "replace")
-    if not serving_engine(text):
-        raise BadInput(
-            "standard input starts no server we know", "it takes flags or `ps` output; give logs as files"
-        )
-    return read_commands(text, "stdin")
+    """Whatever it is, as if it were a file: `kubectl logs POD | headrace doctor -`."""
+    if sys.stdin.isatty():
+        raise BadInput("nothing comes on standard input", "kubectl logs POD | headrace doctor -")
+    with tempfile.NamedTemporaryFile(suffix=".txt") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        return read_file(Path(file.name), "standard input")
 
 
 def _sampled(url: str, options: Options) -> Evidence:

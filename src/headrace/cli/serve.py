@@ -14,7 +14,7 @@ from headrace.cli.memory import affords_expanded, available_bytes, total_bytes
 from headrace.cli.quantity import SECONDS
 from headrace.cli.recipe import EngineRecipe, Flags
 from headrace.cli.sections import SectionedCommand
-from headrace.cli.server_options import server_options
+from headrace.cli.server_options import refuse_empty, server_options
 from headrace.cli.stopping import terminated_like_interrupted
 from headrace.cli.vllm_flags import as_vllm_reads, has_model
 from headrace.core.errors import BadInput
@@ -121,6 +121,7 @@ def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
 @click.option(
     "--served-model-name",
     multiple=True,
+    callback=refuse_empty,
     metavar="NAME",
     help="What clients call the model; may be given several times.  [default: MODEL as on the hub, "
     "or the file's own name]",

@@ -9,6 +9,14 @@ from headrace.cli.quantity import QUANTITY, SECONDS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+def refuse_empty(_: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """A variable that is not set in a script, as a rule; an empty key would let everybody in."""
+    if not all(values):
+        raise click.BadParameter("it is empty; to have none, leave the flag out", param=param)
+    return values
+
+
 _FILE = click.Path(dir_okay=False)
 
 _OPTIONS = (
@@ -21,6 +29,7 @@ _OPTIONS = (
     click.option(
         "--api-key",
         multiple=True,
+        callback=refuse_empty,
         metavar="KEY",
         help="Whoever names one of these is served; may be given several times.  "
         "[default: HEADRACE_API_KEY or VLLM_API_KEY; else no key is asked for]",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of
 from headrace.diagnose.rules import (
     bill,
@@ -19,6 +19,7 @@ from headrace.diagnose.rules import (
     cpu,
     crash,
     fit,
+    generator,
     links,
     long_prompts,
     machine,
@@ -30,7 +31,9 @@ from headrace.diagnose.rules import (
     settings,
     speed,
     standstill,
+    sweeps,
 )
+from headrace.diagnose.signs import causes, suspects
 
 Rule = Callable[[Evidence], Iterator[Finding]]
 
@@ -42,6 +45,7 @@ _ROOMS = (
     speed,
     fit,
     standstill,
+    sweeps,
     queue,
     pool,
     long_prompts,
@@ -51,6 +55,7 @@ _ROOMS = (
     over_time,
     cache,
     client,
+    generator,
     reading,
 )
 
@@ -78,7 +83,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
             kept.append(
                 replace(finding, also=tuple(a for a in finding.also if not _explained(a, finding, kept)))
             )
-    return Diagnosis(evidence, tuple(kept) or tuple(_cannot_tell(evidence)))
+    return Diagnosis(evidence, tuple(kept) or tuple(_suspicion(evidence)) or tuple(_cannot_tell(evidence)))
 
 
 def _is_symptom(finding: Finding, cause: Finding) -> bool:
@@ -91,6 +96,25 @@ def _is_symptom(finding: Finding, cause: Finding) -> bool:
 
 def _explained(label: Label, finding: Finding, kept: list[Finding]) -> bool:
     return any(label in cause.explains for cause in kept if cause is not finding)
+
+
+def _suspicion(e: Evidence) -> Iterator[Finding]:
+    """What the signs point to where no rule has spoken: at most an even chance, and how to confirm it."""
+    found = suspects(e)
+    if not found or found[0].label is Label.UNDETERMINED:
+        return
+    first, *others = found
+    todo = causes()[first.label]
+    yield Finding(
+        first.label,
+        f"No number here proves it, but the signs point to it: {'; '.join(first.reasons[:2])}",
+        tuple(Fact(reason) for reason in first.reasons),
+        Advice(f"confirm first: {todo.confirm}. If so: {todo.change}", verify=todo.confirm),
+        Severity.NOTE,
+        min(0.5, 0.1 + 0.1 * first.weight),
+        rivals=tuple(f"{other.label}: {other.reasons[0]}" for other in others[:3]),
+        rule=_suspicion.__name__.strip("_"),
+    )
 
 
 def _cannot_tell(e: Evidence) -> Iterator[Finding]:

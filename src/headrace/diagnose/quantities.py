@@ -180,9 +180,12 @@ def pairs(found: list[Quantity], base: frozenset[str], other: frozenset[str] | N
     ]
 
 
-def degrees(found: list[Quantity]) -> list[tuple[float, Quantity]]:
-    """Rates by how many cards, ranks or nodes gave them: client:output_tok_s_tp4 -> (4, …), in order."""
-    seen = [
+def degrees(found: list[Quantity], now: int) -> list[tuple[float, Quantity]]:
+    """Rates by how many cards, ranks or nodes gave them: client:output_tok_s_tp4 -> (4, …), in order. What
+    names none is of the `now` cards that the server has, where those are several.
+    """
+    plain = [(float(now), quantity) for quantity in found if now > 1 and not quantity.situation]
+    seen = plain + [
         (float(match[1] or match[2]), quantity)
         for quantity in found
         for word in quantity.situation
@@ -192,7 +195,8 @@ def degrees(found: list[Quantity]) -> list[tuple[float, Quantity]]:
             )
         )
     ]
-    return sorted(seen, key=lambda pair: pair[0])
+    whats = {quantity.what for _, quantity in seen}
+    return sorted(seen, key=lambda pair: pair[0]) if len(whats) == 1 else []
 
 
 def _alike(a: str, b: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.finding import Fact, Finding, Label
 from headrace.diagnose.load import increase, load_of
-from headrace.diagnose.rules.support import fact
+from headrace.diagnose.rules.support import fact, on_cpu
 
 CANNOT_TELL = "cannot tell from this"
 STEADY, NEVER = 0.7, 0.0
@@ -72,6 +72,8 @@ class Answer:
     question: str
     answer: str
     facts: tuple[Fact, ...] = ()
+    collect: str = ""
+    """What would tell, where this does not; empty where it does."""
 
 
 def answers(diagnosis: Diagnosis) -> tuple[Answer, ...]:
@@ -92,7 +94,7 @@ def _first(diagnosis: Diagnosis, *labels: Label) -> Finding | None:
 
 
 def _unknown(question: str, collect: str) -> Answer:
-    return Answer(question, f"{CANNOT_TELL}; collect {collect}")
+    return Answer(question, f"{CANNOT_TELL}; collect {collect}", collect=collect)
 
 
 def _arithmetic_or_traffic(diagnosis: Diagnosis) -> Answer:
@@ -131,8 +133,8 @@ def _card_or_cpu(diagnosis: Diagnosis) -> Answer:
     question = "GPU or CPU?"
     if found := _first(diagnosis, Label.CPU):
         return Answer(question, "the CPU", found.facts[:2])
-    if diagnosis.evidence.engine == "headrace":
-        return Answer(question, "the CPU: Headrace computes on no GPU", ())
+    if diagnosis.evidence.engine == "headrace" or on_cpu(diagnosis.evidence):
+        return Answer(question, "the CPU: no GPU computes here", ())
     if found := _first(diagnosis, Label.COMPUTE, Label.MEMORY_BANDWIDTH, Label.THRASH, Label.KV_CAPACITY):
         return Answer(question, "the GPU", found.facts[:2])
     return _unknown(question, "CPU use by process, GPU use, and TTFT beside queue and prefill time")
@@ -173,6 +175,8 @@ def _settings_or_workload(diagnosis: Diagnosis) -> Answer:
 
 def _what_to_do(question: str, diagnosis: Diagnosis, labels: frozenset[Label]) -> Answer:
     found = _first(diagnosis, *labels)
+    if found is None and any(f.label is Label.UNDETERMINED for f in diagnosis.findings):
+        return _unknown(question, "what the first four questions need")
     if found is None:
         return Answer(question, "nothing here calls for a change")
     return Answer(question, found.advice.change, found.facts[:1])

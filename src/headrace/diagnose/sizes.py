@@ -18,6 +18,11 @@ from headrace.diagnose.evidence import Evidence
 GIB = 2**30
 _PARAMETERS = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)\s?b(?![a-z0-9])", re.IGNORECASE)
 _ACTIVE = re.compile(r"\ba(\d+(?:\.\d+)?)b\b", re.IGNORECASE)
+_SHIPPED = (
+    (re.compile(r"gpt-oss|kimi-k2", re.IGNORECASE), 0.56),
+    (re.compile(r"deepseek-(?:v3|r1|v4)|minimax-m[12]", re.IGNORECASE), 1.05),
+)
+"""Families whose own checkpoints are quantised, though their names do not say so."""
 _BYTES = (
     (re.compile(r"fp4|nvfp4|mxfp4|int4|w4a|awq|gptq|4bit|4-bit|q4|iq4|bnb", re.IGNORECASE), 0.56),
     (re.compile(r"q5|q6", re.IGNORECASE), 0.75),
@@ -89,7 +94,7 @@ def bytes_per_weight(e: Evidence) -> float:
         f"{model_of(e)} {given.value if given else ''} {e.text('workload:quantization')} "
         f"{e.text('workload:dtype')}"
     )
-    return next((size for pattern, size in _BYTES if pattern.search(names)), 2.0)
+    return next((size for pattern, size in (*_BYTES, *_SHIPPED) if pattern.search(names)), 2.0)
 
 
 def weights_gib(e: Evidence) -> float | None:

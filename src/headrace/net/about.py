@@ -14,7 +14,7 @@ from headrace import __version__
 from headrace.core.errors import Busy, HeadraceError
 from headrace.core.ports import Chat, Tokenizer
 from headrace.net.bodies import DetokenizeBody, TokenizeBody, TokenizeChatBody
-from headrace.net.fields import decode, has_field, within_vocabulary
+from headrace.net.fields import BadField, decode, has_field, within_vocabulary
 from headrace.net.front_end import FrontEnd
 from headrace.net.gate import RETRY_AFTER_S, Gate
 from headrace.net.generation import ClientGone
@@ -40,8 +40,8 @@ class About:
         self._started_at = int(time.time())
 
     async def health(self, _: HttpRequest) -> Response:
-        if (died := self._front_end.engine.died) is not None:
-            return error_response(died)
+        if (problem := self._front_end.engine.what_is_wrong()) is not None:
+            return error_response(problem)
         if not self._gate.is_open:
             return error_response(Busy("the server is shutting down", RETRY_AFTER_S))
         return Response()
@@ -84,7 +84,10 @@ class TokensEndpoint:
 
 async def tokenize(front_end: FrontEnd, raw: bytes) -> TokenizeAnswer:
     """A text, or a conversation, in tokens. Raises `BadInput`."""
-    body = decode(TokenizeChatBody if has_field(raw, "messages") else TokenizeBody, raw)
+    is_chat = has_field(raw, "messages")
+    if is_chat and has_field(raw, "prompt"):
+        raise BadField("prompt", "there is a prompt, and there are messages", "send one of them")
+    body = decode(TokenizeChatBody if is_chat else TokenizeBody, raw)
     front_end.check_model(body.model or None)
     prompt: Prompt = read_chat_prompt(body) if isinstance(body, TokenizeChatBody) else body.prompt
     special = (

@@ -30,10 +30,13 @@ from headrace.net.messages import (
     Step,
     Stopped,
     Submit,
+    Taken,
     ToEngine,
 )
 from headrace.net.metrics.metrics import Metrics
 from headrace.net.metrics.of_requests import Record, Siblings
+from headrace.net.process_state import why_it_does_not_run
+from headrace.net.pulse import Pulse
 from headrace.net.restarts import QUICK_DEATH_S, Restarts
 
 _log = logging.getLogger(__name__)
@@ -93,11 +96,14 @@ class EngineClient:
     """The engine, as the HTTP process sees it: one process after the other."""
 
     def __init__(
-        self, recipe: Recipe, link: EngineLink, metrics: Metrics, bounds: Bounds, start_took_s: float
+        self, recipe: Recipe, link: EngineLink, model_name: str, bounds: Bounds, start_took_s: float
     ) -> None:
-        self.settings = link.ready.settings
+        self.settings = settings = link.ready.settings
         self.budget = link.ready.budget
-        self.metrics = metrics
+        self._pulse = pulse = Pulse(settings.max_num_batched_tokens, time.monotonic())
+        self.metrics = metrics = Metrics(
+            model_name, settings, self.budget, lambda: pulse.untaken, lambda: pulse.silent_s(time.monotonic())
+        )
         self.admission = Admission(bounds, metrics.on_refused)
         self.died: HeadraceError | None = None
         """Why nothing can be submitted just now."""
@@ -108,7 +114,6 @@ class EngineClient:
         self._link: EngineLink | None = link
         self._start_took_s = start_took_s
         self._streams: dict[str, Stream] = {}
-        self._heard_at = time.monotonic()  # of the engine; or when the first came who waits for it
         self._supervisor = asyncio.create_task(self._supervise(link))
         self._supervisor.add_done_callback(self._give_up)
         self._watching = asyncio.create_task(self._watch())
@@ -118,12 +123,25 @@ class EngineClient:
         """Raises what kept the first process from starting."""
         began_at = time.monotonic()
         link = await launch(recipe)
-        metrics = Metrics(model_name, link.ready.settings, link.ready.budget)
-        return cls(recipe, link, metrics, bounds, time.monotonic() - began_at)
+        return cls(recipe, link, model_name, bounds, time.monotonic() - began_at)
 
     @property
     def pid(self) -> int | None:
         return self._link.pid if self._link else None
+
+    def what_is_wrong(self) -> HeadraceError | None:
+        """Why a request would not get anywhere now, as well as can be told: the system is asked too."""
+        if self.died is not None or self.pid is None:
+            return self.died
+        if (state := why_it_does_not_run(self.pid)) is not None:
+            return self._come_back(f"the engine's process {state}")
+        silent_s, patience_s = self._pulse.silent_s(time.monotonic()), self._pulse.patience_s
+        if silent_s > patience_s:
+            return self._come_back(
+                f"the engine has said nothing for {silent_s:.0f} s; its largest step should take no more "
+                f"than {patience_s:.0f} s"
+            )
+        return None
 
     def submit(self, request: Request, siblings: Siblings | None = None) -> Stream:
         """Put `request` before the engine. Raises `died` while there is none.
@@ -133,8 +151,7 @@ class EngineClient:
         if self.died is not None:
             raise self.died
         stream = Stream(request, siblings)
-        if not self._streams:
-            self._heard_at = time.monotonic()
+        self._pulse.sent(request.request_id, time.monotonic())
         self._streams[request.request_id] = stream
         self.admission.entered(stream.num_prompt_tokens)
         self.metrics.on_submitted()
@@ -173,7 +190,7 @@ class EngineClient:
             died_at = time.monotonic()
             self._link = None
             wait_s = restarts.after_death(died_at - ready_at)
-            self._lose(self._come_back(error, wait_s or 0.0))
+            self._lose(self._come_back(f"{error}; it is being started again", wait_s or 0.0))
             await link.end(0.0)
             link = await self._start_again(restarts, wait_s, error)
             self._link, self.died = link, None
@@ -219,21 +236,24 @@ class EngineClient:
         """End a process that hangs; the supervisor then sees to the rest."""
         while True:
             await asyncio.sleep(SILENT_AFTER_S / 8)
-            silent_s = time.monotonic() - self._heard_at
-            if self._link is not None and self._streams and silent_s > SILENT_AFTER_S:
+            silent_s = self._pulse.silent_s(time.monotonic())
+            if self._link is not None and silent_s > SILENT_AFTER_S:
                 _log.error(
                     "headrace: the engine has said nothing for %.0f s while %d requests wait; it is ended",
                     silent_s,
                     len(self._streams),
                 )
-                self._heard_at = time.monotonic()
                 self._link.kill()
 
     def _handle(self, message: FromEngine) -> None:
-        self._heard_at = time.monotonic()
         match message:
             case Step():
+                took_s = (message.plan_ns + message.forward_ns + message.sample_ns) / 1e9
+                self._pulse.stepped(message.tokens, took_s, time.monotonic())
                 self._deliver(message)
+            case Taken():
+                self._pulse.taken(message.number, time.monotonic())
+                self.metrics.on_taken(message)
             case Refused(request_id=request_id, problem=problem):
                 if stream := self._streams.get(request_id):
                     self._fail(stream, problem.error())
@@ -261,6 +281,7 @@ class EngineClient:
 
     def _ended(self, stream: Stream, reason: str) -> None:
         del self._streams[stream.request_id]
+        self._pulse.left(stream.request_id)
         if stream.record.first is None:
             self.admission.prefilled(stream.num_prompt_tokens)
         self.admission.left()
@@ -280,12 +301,13 @@ class EngineClient:
         self.died = error
         for stream in tuple(self._streams.values()):
             self._fail(stream, error)
+        self._pulse.lost(time.monotonic())
         self.metrics.on_lost()
 
-    def _come_back(self, error: Exception, wait_s: float) -> Busy:
-        """What is said while it starts again: as long as it took the first time."""
+    def _come_back(self, problem: str, wait_s: float = 0.0) -> Busy:
+        """`problem`, and to come again when an engine can be up: after as long as it took the first time."""
         retry_after_s = float(math.ceil(wait_s + self._start_took_s))
-        return Busy(f"{error}; it is being started again", retry_after_s, f"come back in {retry_after_s:g} s")
+        return Busy(problem, retry_after_s, f"come back in {retry_after_s:g} s")
 
     def _set_timers(self, stream: Stream, arrived_ns: int) -> None:
         loop, bounds = asyncio.get_running_loop(), self.admission.bounds

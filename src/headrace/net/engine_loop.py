@@ -1,6 +1,7 @@
 """The engine's process, from inside: take in messages, plan, run, tell.
 
-    drain inbox -> engine.plan -> executor.run -> drain cancels -> engine.finish -> one Step message
+    drain inbox -> engine.plan -> Taken, if anybody came -> executor.run -> drain cancels
+                -> engine.finish -> one Step message
 
 Knows no model and no HTTP. When there is nothing to do it sleeps on its socket: an idle
 server costs no CPU. When the other end of the socket is gone it ends, so no engine outlives
@@ -28,6 +29,7 @@ from headrace.net.messages import (
     Refused,
     Step,
     Submit,
+    Taken,
     ToEngine,
     frame,
     read_to_engine,
@@ -95,6 +97,8 @@ class EngineLoop:
         self._channel = channel
         self._clock = clock
         self._arrived: dict[str, Request] = {}  # came while a step ran; the scheduler sees them after it
+        self._submissions = 0
+        self._told_submissions = 0
         self._leaving = False
         self._idle_turns = 0
 
@@ -108,6 +112,7 @@ class EngineLoop:
             self._submit_arrived()
             planning_ns = self._clock()
             plan = self._engine.plan(planning_ns)
+            self._tell_who_is_taken()
             if plan is None:
                 wait_s = self._rest()
             else:
@@ -119,6 +124,7 @@ class EngineLoop:
         for message in self._channel.receive(wait_s):
             match message:
                 case Submit(request=request):
+                    self._submissions += 1
                     self._arrived[request.request_id] = request
                 case Cancel(request_id=request_id):
                     if self._arrived.pop(request_id, None) is None:
@@ -136,6 +142,13 @@ class EngineLoop:
             except HeadraceError as error:
                 self._channel.send(Refused(request.request_id, Problem.of(error)))
         self._arrived.clear()
+
+    def _tell_who_is_taken(self) -> None:
+        if self._told_submissions < self._submissions:
+            self._told_submissions = self._submissions
+            self._idle_turns = 0  # whoever is told of work is told of rest, though all of it has left again
+            stats = self._engine.stats()
+            self._channel.send(Taken(self._submissions, stats.running, stats.waiting))
 
     def _step(self, plan: Plan, planning_ns: int) -> None:
         running_ns = self._clock()

@@ -61,11 +61,12 @@ def _loggable(names: set[str]) -> list[str]:
 
 
 def has_field(raw: bytes, name: str) -> bool:
-    """Whether the JSON object `raw` has `name`; False for what is no JSON object."""
+    """Whether the JSON object `raw` says `name`, and not null; False for what is no JSON object."""
     try:
-        return name in _names(raw)
+        value = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get(name)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
+    return value is not None and bytes(value) != b"null"
 
 
 def refuse(

@@ -7,7 +7,6 @@ everybody else's tokens.
 """
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headrace.core.errors import BadInput, NeverFits, UnknownModel
-from headrace.core.ports import Chat, ChatMessage, Tokenizer
+from headrace.core.ports import Chat, Tokenizer
 from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import SchedulingPolicy
 from headrace.net.bodies import LARGEST_INT
@@ -44,12 +43,6 @@ class FrontEnd:
         self.model_names = tuple(model_names)
         self.tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(TOKENIZING_THREADS, "tokenize")
-
-    def warm_up(self) -> None:
-        """Text to tokens and back once: the first time takes three times as long as any other."""
-        with contextlib.suppress(BadInput):  # not every model has a chat template
-            self._token_ids(Chat((ChatMessage("user", "Hello!"),)), add_special_tokens=False)
-        self.tokenizer.decode(self._token_ids("Hello!", add_special_tokens=False))
 
     async def tokenize(self, asked: Asked) -> list[tuple[int, ...]]:
         """The prompts in tokens. Raises `BadInput` for what the model cannot read or the engine not do,

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
@@ -16,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from headrace.core.errors import HeadraceError
 from headrace.net.front_end import FrontEnd
 from headrace.net.gate import Gate
-from headrace.net.generation import Answer, ClientGone, Pieces
+from headrace.net.generation import Answer, ClientGone, Pieces, unhurried
 from headrace.net.reading import most_body_bytes, read_body
 from headrace.net.replies import (
     DONE,
@@ -106,7 +107,8 @@ class GenerateEndpoint:
 async def _stream(answer: Answer, news: Pieces, reply: Reply, delivery: Delivery, send: Send) -> None:
     try:
         while True:
-            events = b"".join(reply.event(index, piece, answer.usage_of(index)) for index, piece in news)
+            named = sum(len(piece.logprobs or ()) for _, piece in news)
+            events = await unhurried(named, partial(_events, answer, news, reply))
             if answer.is_over:
                 break
             await send(_body(events, more=True))
@@ -119,14 +121,27 @@ async def _stream(answer: Answer, news: Pieces, reply: Reply, delivery: Delivery
     await send(_body(events))
 
 
+def _events(answer: Answer, news: Pieces, reply: Reply) -> bytes:
+    return b"".join(reply.event(index, piece, answer.usage_of(index)) for index, piece in news)
+
+
 async def _whole(answer: Answer, news: Pieces, reply: Reply) -> bytes:
     pieces: list[list[Piece]] = [[] for _ in range(answer.size)]
     while True:
         for index, piece in news:
             pieces[index].append(piece)
         if answer.is_over:
-            return reply.whole([Collected.of(each) for each in pieces], answer.usage)
+            named = sum(_named(piece) for each in pieces for piece in each)
+            return await unhurried(
+                named, lambda: reply.whole([Collected.of(each) for each in pieces], answer.usage)
+            )
         news = await answer.news()
+
+
+def _named(piece: Piece) -> int:
+    """How many tokens have names in it."""
+    of_prompt = piece.prompt.logprobs if piece.prompt is not None else None
+    return len(piece.logprobs or ()) + len(of_prompt or ())
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -97,6 +97,12 @@ class Listener(socket.socket):
         super().__init__(family, socket.SOCK_STREAM)
         self._turned_away = _TurnedAway()
 
+    def open(self) -> None:
+        """Take connections."""
+        # Connections inherit it: with it, those that have ended do not keep the port for another minute.
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listen(BACKLOG)
+
     def accept(self) -> tuple[socket.socket, Any]:
         most = _most_descriptors()
         for _ in range(TURNED_AWAY_AT_ONCE):
@@ -139,21 +145,12 @@ def bind(host: str, port: int) -> Listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, NOT_READ_FOR_MS)
     try:
         listener.bind((host, port))
+        # With it a second server could take the port too, and would hear of this one after loading its model.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except (OSError, OverflowError) as error:
         listener.close()
-        raise cannot_listen(host, port, error) from error
+        raise _cannot_listen(host, port, error) from error
     return listener
-
-
-def cannot_listen(host: str, port: int, error: Exception) -> BadInput:
-    """`error` for a person."""
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return BadInput(
-            f"port {port} on {host} is in use",
-            "stop the server that has it, or give another --port (0: any free one)",
-        )
-    reason = error.strerror if isinstance(error, OSError) else error
-    return BadInput(f"cannot listen on {host}, port {port}: {reason}", "check --host and --port")
 
 
 def bind_uds(path: str) -> UnixListener:
@@ -178,6 +175,17 @@ def url_of(listener: socket.socket, scheme: str) -> str:
         return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> BadInput:
+    """`error` for a person."""
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return BadInput(
+            f"port {port} on {host} is in use",
+            "stop the server that has it, or give another --port (0: any free one)",
+        )
+    reason = error.strerror if isinstance(error, OSError) else error
+    return BadInput(f"cannot listen on {host}, port {port}: {reason}", "check --host and --port")
 
 
 def _remove_what_nobody_serves(path: Path) -> None:

@@ -8,7 +8,7 @@ the truth. (vLLM decodes it after its neighbours, so its tokens' texts add up, a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.core.output import TokenLogprobs
 from headrace.net.shapes import (
@@ -40,6 +40,8 @@ class Names:
     token_bytes: Callable[[int], bytes]
     as_ids: bool = False
     """`token_id:7`, for tokens that are no text."""
+    _known: dict[int, tuple[str, list[int]]] = field(default_factory=dict[int, tuple[str, list[int]]])
+    """Text and bytes of the tokens that were named before: the likely ones come again and again."""
 
     def name(self, logprobs: TokenLogprobs, most: int | None = None) -> NamedToken:
         """`most` of the likeliest; None: all that there are."""
@@ -53,9 +55,12 @@ class Names:
         return [unknown, *(self.name(each, most) for each in others)]
 
     def _likely(self, token_id: int, logprob: float) -> LikelyToken:
-        raw = self.token_bytes(token_id)
-        text = f"token_id:{token_id}" if self.as_ids else raw.decode(errors="replace")
-        return LikelyToken(text, _finite(logprob), list(raw))
+        known = self._known.get(token_id)
+        if known is None:
+            raw = self.token_bytes(token_id)
+            text = f"token_id:{token_id}" if self.as_ids else raw.decode(errors="replace")
+            known = self._known[token_id] = (text, list(raw))
+        return LikelyToken(known[0], _finite(logprob), known[1])
 
 
 def chat_logprobs(tokens: Sequence[NamedToken]) -> ChatLogprobs:

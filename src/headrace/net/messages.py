@@ -2,7 +2,7 @@
 
     HTTP process                                        engine process
         Submit, Cancel, Expire, Leave  ---------->
-                                       <----------      Ready, Refused, Expired, Step, Stopped
+                                       <----------      Ready, Taken, Refused, Expired, Step, Stopped
 
 One message is one frame: four bytes of length, then MessagePack. Requests and outputs cross
 as the records of `core` that they are; a step's whole news is one `Step`, however many
@@ -59,6 +59,17 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
     budget: Budget
 
 
+class Taken(msgspec.Struct, tag="taken", array_like=True):
+    """The first `number` submissions are before the scheduler, and it has planned a step with them.
+
+    Said at its beginning: until its end, which may be seconds away, nothing else would be heard of them.
+    """
+
+    number: int
+    running: int
+    waiting: int
+
+
 class Refused(msgspec.Struct, tag="refused", array_like=True):
     """The engine will not run this request; it holds nothing for it."""
 
@@ -113,7 +124,7 @@ _KINDS: dict[str, type[HeadraceError]] = {
 }
 
 ToEngine = Submit | Cancel | Expire | Leave
-FromEngine = Ready | Refused | Expired | Step | Stopped
+FromEngine = Ready | Taken | Refused | Expired | Step | Stopped
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -4,7 +4,7 @@
     Collected, ...       --whole-->  one JSON body
 
 An event is sent for every output, even while its text is held back (half a character, the
-beginning of a stop string, a tool call that is not whole): a client can time tokens by events. The
+beginning of a stop string, of a tool call): a client can time tokens by events. The
 first event of a choice carries the role, its last one the finish reason. What surrounds the text of a
 plain event is encoded once per request and choice.
 """
@@ -214,7 +214,8 @@ class ChatReply:
     def _turn(self, index: int) -> _Turn:
         if index not in self._turns:
             tools = self._delivery.tools
-            self._turns[index] = _Turn(call_finder(tools) if tools else None)
+            early = self._delivery.stream
+            self._turns[index] = _Turn(call_finder(tools, early=early) if tools else None)
         return self._turns[index]
 
     def _delta(self, turn: _Turn, piece: Piece) -> Delta:

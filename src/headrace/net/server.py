@@ -33,10 +33,11 @@ from headrace.net.engine_link import LEAVE_WITHIN_S
 from headrace.net.engine_process import Recipe
 from headrace.net.front_end import FrontEnd
 from headrace.net.gate import RETRY_AFTER_S, Gate
-from headrace.net.listening import BACKLOG, Listener, Tls, cannot_listen, url_of
+from headrace.net.listening import Listener, Tls, url_of
 from headrace.net.messages import Budget
 from headrace.net.meter import Meter
 from headrace.net.stats_log import log_stats
+from headrace.net.warm_up import warm_up
 
 KEEP_ALIVE_S = 5
 LAST_BYTES_WITHIN_S = 1
@@ -111,14 +112,12 @@ class Server:
         front_end = FrontEnd(self._engine, tokenizer, self._service.model_names)
         telling = asyncio.create_task(self._tell_stats(self._engine))
         try:
-            if self._service.warmup:
-                front_end.warm_up()
             routes = make_app(front_end, self._gate)
             door = _for_browsers(Door(routes, self._service.api_keys))
             app = Meter(door, paths_of(routes), self._engine.metrics.http)
             self._http = http = _Http(app, self._service.tls, lambda: announce(self._serving()))
             self._engine.given_up.add_done_callback(lambda _: setattr(http, "should_exit", True))
-            self._listen()
+            self._listener.open()
             await http.serve([self._listener])
             if self._engine.given_up.done():
                 raise self._engine.given_up.result()
@@ -134,23 +133,22 @@ class Server:
             EngineClient.start(service.recipe, service.model_names[0], service.bounds)
         )
         try:
-            tokenizer = await asyncio.to_thread(service.load_tokenizer)
+            tokenizer = await asyncio.to_thread(self._load_tokenizer)
             return await launching, tokenizer
         except BaseException:
             launching.cancel()
             await asyncio.wait((launching,))
             raise
 
+    def _load_tokenizer(self) -> Tokenizer:
+        tokenizer = self._service.load_tokenizer()
+        if self._service.warmup:
+            warm_up(tokenizer)
+        return tokenizer
+
     async def _tell_stats(self, engine: EngineClient) -> None:
         if self._service.logs_stats:
             await log_stats(engine.metrics.totals)
-
-    def _listen(self) -> None:
-        try:
-            self._listener.listen(BACKLOG)
-        except OSError as error:  # taken while the model was loading
-            host, port = self._listener.getsockname()[:2]
-            raise cannot_listen(host, port, error) from error
 
     def _serving(self) -> Serving:
         assert self._engine is not None, "the engine is ready before the port is open"

@@ -1,6 +1,7 @@
 """What we answer, as types: encoded by msgspec, and published in `/openapi.json`. vLLM's and OpenAI's shapes.
 
-A field that is `UNSET` is left out.
+A field that is `UNSET` is left out. Those of which an answer can hold 100,000 are not followed by the
+garbage collector, which looked at all of them again and again while they were made.
 """
 
 from typing import Literal
@@ -24,7 +25,7 @@ class UsageInfo(msgspec.Struct):
     headrace_bill: dict[str, float] | UnsetType = UNSET
 
 
-class LikelyToken(msgspec.Struct):
+class LikelyToken(msgspec.Struct, gc=False):
     token: str
     logprob: float
     bytes: list[int]
@@ -103,7 +104,7 @@ class CompletionLogprobs(msgspec.Struct):
     top_logprobs: list[dict[str, float] | None]
 
 
-class PromptToken(msgspec.Struct):
+class PromptToken(msgspec.Struct, gc=False):
     logprob: float
     rank: int
     decoded_token: str

@@ -33,14 +33,29 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = F
     for number, finding in enumerate(diagnosis.findings, start=1):
         _print_finding(number, finding, console, details=details)
     console.print()
-    for each in answers(diagnosis):
-        console.print(_text(f"{each.question} ", "bold").append(plain(each.answer)))
-        if details:
-            _print_facts(each.facts, console)
+    _print_answers(diagnosis, console, details=details)
     for note in (*remarks(e), *e.notes):
         console.print(_text(f"Note: {note}", "dim"))
     if not details and any(f.facts for f in diagnosis.findings):
         console.print(_text("--details shows the numbers, their places, prices and other causes.", "dim"))
+
+
+def _print_answers(diagnosis: Diagnosis, console: Console, *, details: bool) -> None:
+    """Answers first; what cannot be told is one line, and with details what to collect for each."""
+    found = answers(diagnosis)
+    changes = {f.advice.change: f"as {n} says" for n, f in enumerate(diagnosis.findings, start=1)}
+    for each in found:
+        if not each.collect:
+            said = changes.get(each.answer, each.answer)
+            console.print(_text(f"{each.question} ", "bold").append(plain(said), "not bold"))
+            if details:
+                _print_facts(each.facts, console)
+    unknown = [each for each in found if each.collect]
+    if unknown:
+        asked = " ".join(each.question for each in unknown)
+        console.print(_text(f"Cannot tell from this: {asked}", "dim"))
+    for each in unknown if details else ():
+        _indented(_text(f"{each.question} ", "dim").append(f"collect {plain(each.collect)}"), console)
 
 
 def _print_finding(number: int, finding: Finding, console: Console, *, details: bool) -> None:

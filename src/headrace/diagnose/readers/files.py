@@ -12,12 +12,15 @@ from headrace.diagnose.readers.flags import read_commands, read_manifest, servin
 from headrace.diagnose.readers.incident import is_incident, read_incident, read_json
 from headrace.diagnose.readers.log import read_log
 from headrace.diagnose.readers.metrics import is_page, read_page
+from headrace.diagnose.readers.report import is_report, read_report
 from headrace.diagnose.readers.results import is_bench_result, read_bench_result
-from headrace.diagnose.readers.text import Source, plain
+from headrace.diagnose.readers.text import Source
 
 MOST_STRUCTURED = 64 << 20
 """Bytes of a JSON, YAML or flags file; logs may be of any size."""
 MOST_PAGE = 256 << 20
+LONGEST_HEAD = 1 << 16
+"""Bytes that tell what a file is: what is longer and no page is a log, whatever it begins with."""
 _SCRIPT_LINES = 400
 _LOG_LINE = re.compile(
     r"(?m)^(?:\([A-Za-z_]+[^)]*\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|^\[?\d{4}-\d\d-\d\d|Traceback"
@@ -31,31 +34,42 @@ def is_measurement(path: Path) -> bool:
     return '"headrace.measurement"' in Source(path).head(4096)
 
 
-def read_file(path: Path) -> Evidence:
-    """Raises `BadInput` for what cannot be read or is nothing we know."""
+def read_file(path: Path, name: str = "") -> Evidence:
+    """`name`: what to call it, if not by the file's name. Raises `BadInput` for what cannot be read or
+    is nothing we know.
+    """
+    source = Source(path, name)
     if not path.is_file():
         raise BadInput(f"{path} is no file", "give a file, or an address as http://localhost:8000")
-    source = Source(path)
-    name = plain(path.name)
     head = source.head()
     if not head.strip():
-        raise BadInput(f"{path} is empty")
+        raise BadInput(f"{source.name} is empty")
+    logged = _LOG_LINE.search(head) is not None
     if head.lstrip().startswith("{") and not _LOG_LINE.search(head[:200]) and not _JSON_LINES.search(head):
-        return _read_json_file(source, name)
-    if is_page(head):
+        return _read_json_file(source, source.name)
+    if is_page(head) and not logged:
         # Lines one by one, so that a page of a million labels never is one string twice over.
-        return read_page(_lines(source), name)
-    if _YAML.search(head) and not _LOG_LINE.search(head):
-        return read_manifest(source.whole(MOST_STRUCTURED), name)
-    if serving_engine(head) and head.count("\n") < _SCRIPT_LINES and not _LOG_LINE.search(head):
-        return read_commands(source.whole(MOST_STRUCTURED), name)
-    found = read_log(source)
+        return read_page(_lines(source), source.name)
+    if _YAML.search(head) and not logged:
+        return read_manifest(source.whole(MOST_STRUCTURED), source.name)
+    found = _read_commands(source, head) if not logged else Evidence()
+    if is_report(head) and len(head) < LONGEST_HEAD:
+        found = read_report(source.whole(MOST_STRUCTURED), source.name) | found
+    elif not found.sources:
+        found = read_log(source)
     if found.engine or found.version or found.flags or found.readings or found.counts:
         return found
     raise BadInput(
-        f"nothing in {name} is of a server that we know",
+        f"nothing in {source.name} is of a server that we know",
         "a log of vLLM, SGLang or llama.cpp from its start, a page of /metrics, or a command in quotes",
     )
+
+
+def _read_commands(source: Source, head: str) -> Evidence:
+    """Of a script or `ps` output; empty for what is neither."""
+    if serving_engine(head) and head.count("\n") < _SCRIPT_LINES:
+        return read_commands(source.whole(MOST_STRUCTURED), source.name)
+    return Evidence()
 
 
 def _lines(source: Source):

@@ -8,6 +8,7 @@ Deployment, Compose file, values.yaml      -> command, args and environment of e
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import yaml
 
@@ -53,7 +54,38 @@ def read_command(text: str, where: str) -> Evidence:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise BadInput(f"{where}: not a command line: {error}", "is a quote missing?") from error
-    return _evidence(words, serving_engine(text), where)
+    image, environment, words = _unpacked(words)
+    found = _evidence(words, serving_engine(text), where)
+    return found | Evidence(
+        version=_version_of(image),
+        readings={f"env:{n}": Reading(f"env:{n}", (v,), where) for n, v in environment},
+    )
+
+
+_IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)*[\w.-]*(?:vllm|sglang|llama)[\w./-]*(?::[\w.-]+)?")
+_MODULE = re.compile(r"(?:vllm|sglang|headrace)\.")
+_ASSIGNED = re.compile(r"[A-Z][A-Z0-9_]+=.*")
+
+
+def _unpacked(words: list[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
+    """(image, environment, the server's own words): of `docker run -e A=1 IMAGE --model M` what is Docker's
+    is left out, of `A=1 vllm serve M` what is the shell's.
+    """
+    given = [plain(word) for word in words if _ASSIGNED.fullmatch(word)]
+    environment = [(name, value[:_LONGEST_VALUE]) for name, _, value in (w.partition("=") for w in given)]
+    own = [word for word in words if not _ASSIGNED.fullmatch(word)]
+    # `python -m sglang.launch_server`: that -m names a program, no model.
+    modules = [i for i, pair in enumerate(pairwise(own)) if pair[0] == "-m" and _MODULE.match(pair[1])]
+    own = own[modules[0] + 2 :] if modules else own
+    if not {"docker", "podman", "nerdctl"} & set(own[:3]):
+        return "", environment, own
+    at = next((i for i, word in enumerate(own) if _IMAGE.fullmatch(word) and not word.startswith("-")), None)
+    return ("", environment, own) if at is None else (own[at], environment, own[at + 1 :])
+
+
+def _version_of(image: str) -> str:
+    tag = re.search(r"vllm[^\s:]*:v?(\d+\.\d+\.\d+\S*)", image)
+    return tag[1] if tag else ""
 
 
 def read_commands(text: str, where: str) -> Evidence:
@@ -63,7 +95,9 @@ def read_commands(text: str, where: str) -> Evidence:
     if not lines:
         return read_command(joined, where)
     number, first = lines[0]
-    found = read_command(first[first.find(_program(first)) :], f"{where}:{number}")
+    container = re.search(r"(?:docker|podman|nerdctl) +run ", first)
+    begin = container.start() if container else first.find(_program(first))
+    found = read_command(first[begin:], f"{where}:{number}")
     parents = sum(1 for _, line in lines if "--" in line or "serve" in line)
     together = Reading("host:servers_started", (float(parents),), where)
     shares = [_share(line) for _, line in lines]
@@ -98,8 +132,7 @@ def read_manifest(text: str, where: str) -> Evidence:
             environment[f"env:{name}"] = Reading(f"env:{name}", (value,), where)
     image = " ".join(str(node["image"]) for node in _nodes(documents) if isinstance(node.get("image"), str))
     found = _evidence(words, serving_engine(" ".join(words) + " " + image), where)
-    tag = re.search(r"vllm[^\s:]*:v?(\d+\.\d+\.\d+\S*)", image)
-    return found | Evidence(version=tag[1] if tag else "", readings=environment)
+    return found | Evidence(version=_version_of(image), readings=environment)
 
 
 def _nodes(documents: Sequence[object]) -> Iterator[Mapping[str, object]]:
@@ -160,7 +193,9 @@ def _evidence(words: Sequence[str], engine: str, where: str) -> Evidence:
 
 def _is_model(word: str) -> bool:
     """A name of a hub, as `org/name`; no path of a program."""
-    return word.count("/") == 1 and word[0] not in "/." and not word.endswith((".py", ".sh"))
+    return (
+        word.count("/") == 1 and ":" not in word and word[0] not in "/." and not word.endswith((".py", ".sh"))
+    )
 
 
 def _takes_next(name: str, waiting: Sequence[str]) -> bool:

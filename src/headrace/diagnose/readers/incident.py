@@ -9,6 +9,7 @@ A list is a series, oldest first. `expected`, if there, is not read.
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 
 from headrace.core.errors import BadInput
@@ -48,7 +49,9 @@ def read_incident(value: Mapping[str, object], where: str) -> Evidence:
         readings["hardware:engine"] = Reading("hardware:engine", (engine,), where)
     flags = dict[str, Flag]()
     for name, entry in _mapping(value.get("flags")).items():
-        full, given = named_flag(name, None if entry in (True, None, "") else str(entry))
+        full, given = named_flag(
+            re.sub(r"\s*\(.*", "", name), None if entry in (True, None, "") else str(entry)
+        )
         flags[full] = Flag(given, f"{where} flags")
     told = Evidence(
         engine=_engine(_text(value.get("engine"))),

@@ -79,12 +79,12 @@ class _Series:
 
 def read_log(source: Source) -> Evidence:
     """Raises `BadInput` where the file cannot be read."""
-    reader = _Reader(source.path.name)
+    reader = _Reader(source.name)
     for line in source.lines_with(_words()):
         reader.take(line)
     found = reader.evidence()
     if source.cut:
-        cut = f"{source.path.name} ends in the middle of its gzip: what came before was read"
+        cut = f"{source.name} ends in the middle of its gzip: what came before was read"
         return found | Evidence(notes=(cut,))
     return found
 

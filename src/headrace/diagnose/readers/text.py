@@ -34,17 +34,21 @@ class Line:
 
 
 class Source:
-    """One file, unpacked if it is a gzip. `cut` says after reading whether its end was missing."""
+    """One file, unpacked if it is a gzip. `cut` says after reading whether its end was missing.
 
-    def __init__(self, path: Path) -> None:
+    `name` is what people know it by, where that is not the file's own.
+    """
+
+    def __init__(self, path: Path, name: str = "") -> None:
         self.path = path
+        self.name = name or plain(path.name)
         self.cut = False
 
     def head(self, size: int = 1 << 16) -> str:
         """Its beginning as text. Raises `BadInput` for what is no text."""
         start = next(self.chunks(size), b"")
         if start.count(0) > len(start) // 100:
-            raise BadInput(f"{self.path} is not text", "give a log, a /metrics page, JSON, YAML or flags")
+            raise BadInput(f"{self.name} is not text", "give a log, a /metrics page, JSON, YAML or flags")
         return start.decode("utf-8", "replace")
 
     def whole(self, most: int) -> str:
@@ -54,7 +58,7 @@ class Source:
             parts.append(chunk)
             size += len(chunk)
             if size > most:
-                raise BadInput(f"{self.path} is larger than {most // 2**20} MiB, too much for its kind")
+                raise BadInput(f"{self.name} is larger than {most // 2**20} MiB, too much for its kind")
         return b"".join(parts).decode("utf-8", "replace")
 
     def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
@@ -65,7 +69,7 @@ class Source:
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.cut = True
         except OSError as error:
-            raise BadInput(f"{self.path} cannot be read: {error.strerror or error}") from error
+            raise BadInput(f"{self.name} cannot be read: {error.strerror or error}") from error
 
     def _open(self) -> gzip.GzipFile | BufferedReader:
         with self.path.open("rb") as file:

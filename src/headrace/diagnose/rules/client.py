@@ -1,13 +1,13 @@
-"""Waits that are not the server's: clients, proxies, load generators."""
+"""Waits that are not the server's: clients and proxies, their limits, timeouts and buffers."""
 
 import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
-from headrace.diagnose.load import load_of, mean_of, share
+from headrace.diagnose.load import load_of, mean_of
 from headrace.diagnose.quantities import DIRECT, THROUGH, pairs, quantities
-from headrace.diagnose.rules.support import concurrency, fact, start_failed
+from headrace.diagnose.rules.support import concurrency, fact, said, start_failed
 
 POOL_LIMITS = (100, 10, 1000)
 """Connections that client libraries open at most by default: aiohttp 100, requests/urllib3 10, httpx 100."""
@@ -54,7 +54,8 @@ def connection_limit(e: Evidence) -> Iterator[Finding]:
     caps = {e.flag(name) for name in ("max-num-seqs", "max-running-requests", "max-num-active-seqs")}
     offered = concurrency(e)
     held = len(load.running) == 1 or sum(r == plateau for r in load.running) >= 2
-    at_limit = plateau in POOL_LIMITS and plateau > 10 and plateau not in caps and held
+    # As many as the clients mean to send is no limit of theirs.
+    at_limit = plateau in POOL_LIMITS and plateau > 10 and plateau not in caps and held and plateau != offered
     below = (
         offered is not None
         and plateau
@@ -82,59 +83,6 @@ def connection_limit(e: Evidence) -> Iterator[Finding]:
             Severity.WARNING,
             0.8 if at_limit else 0.6,
             explains=frozenset({Label.UNDETERMINED, Label.COMPUTE}),
-        )
-
-
-def same_prompts_again(e: Evidence) -> Iterator[Finding]:
-    """A generator with a fixed seed sends the same prompts: from the second run on they hit the prefix
-    cache.
-    """
-    names = " ".join(r.name for r in (*e.under("workload:"), *e.under("client:"), *e.under("runs:")))
-    seeded = e.number("workload:seed") is not None or "seed" in names
-    again = re.search(
-        r"repeat|same_(?:server|seed)|one_seed|fixed_seed|long_lived|second_run|rerun|warm_cache|same_prompts|duplicate",
-        names,
-    )
-    gain = next((r.last for r in e.under("client:") if re.search(r"gain|speedup|ratio", r.name)), None)
-    if (seeded and (again or gain)) or re.search(r"duplicate_prompts|same_prompts|identical", names):
-        yield Finding(
-            Label.CLIENT,
-            "The benchmark sent the same prompts to a server that remembers them: later runs measure "
-            "the cache",
-            tuple(fact(e, r.name) for r in (*e.under("workload:"), *e.under("client:")))[:4],
-            Advice(
-                "another --seed for every run, or POST /reset_prefix_cache between them, or "
-                "--no-enable-prefix-caching",
-                "runs that can be compared",
-                "none",
-                "prefix_cache_hits_total does not grow during the run",
-            ),
-            Severity.NOTE,
-            0.8,
-            also=(Label.MEASUREMENT,),
-            explains=frozenset({Label.UNDETERMINED, Label.PREFIX_MISS}),
-        )
-
-
-def late_client(e: Evidence) -> Iterator[Finding]:
-    """Time before a request left the client is not the server's, and some generators leave it out of TTFT."""
-    lag = e.number("client:dispatch_lag_p99_s")
-    own = [q for q in quantities(e) if "client" in q.situation and q.what == "queue"]
-    cpu = [share(r.last) for r in e.under("client:") if r.last is not None and "cpu" in r.name]
-    if (lag or 0) > 0.25 or any(q.last > 0.25 for q in own) or (cpu and max(cpu) > 0.9):
-        yield Finding(
-            Label.CLIENT,
-            "Requests wait in the load generator before they are sent",
-            tuple(fact(e, q.name) for q in own[:2])
-            or tuple(fact(e, r.name) for r in e.under("client:dispatch"))[:1],
-            Advice(
-                "more CPU or processes for the client, or no --max-concurrency below what the rate "
-                "needs; count latency from when a request was due",
-                "numbers of the server alone",
-            ),
-            Severity.WARNING,
-            0.75,
-            also=(Label.MEASUREMENT,),
         )
 
 
@@ -201,44 +149,6 @@ def told_limit(e: Evidence) -> Iterator[Finding]:
             return
 
 
-def fewer_than_asked(e: Evidence) -> Iterator[Finding]:
-    """A generator that sends less than its rate while the server has no queue is the slow part."""
-    asked = e.number(
-        "workload:request_rate",
-        "workload:target_rps",
-        "workload:rps",
-        "client:target_rps",
-        "client:asked_rps",
-    )
-    sent = e.number(
-        "client:achieved_rps",
-        "client:sent_rps",
-        "client:actual_rps",
-        "client:request_rate",
-        "client:requests_per_s",
-    )
-    load = load_of(e)
-    if (
-        asked
-        and sent
-        and sent < 0.8 * asked
-        and load.waiting
-        and load.peak_waiting == 0
-        and not start_failed(e)
-    ):
-        yield Finding(
-            Label.CLIENT,
-            f"{sent:g} of {asked:g} requests a second were sent, and the server had no queue",
-            tuple(fact(e, r.name) for r in e.under("client:"))[:3],
-            Advice(
-                "more CPU or processes for the generator; check delivered against asked rates",
-                "the load that was meant",
-            ),
-            Severity.WARNING,
-            0.75,
-        )
-
-
 def behind_a_proxy(e: Evidence) -> Iterator[Finding]:
     """Somebody says that requests come through a proxy, and the server itself has neither queue nor full
     KV.
@@ -295,40 +205,63 @@ def connects_again(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def waits_in_the_generator(e: Evidence) -> Iterator[Finding]:
-    """A generator with a rate and a cap on concurrency makes requests wait for its own semaphore, and
-    starts their clock after it: TTFT looks low.
+def gave_up(e: Evidence) -> Iterator[Finding]:
+    """VLLM ends no request by itself for taking long: one that is aborted while tokens are made was given up
+    by its client or by a proxy's timeout.
     """
-    cap, rate = e.number("workload:max_concurrency"), e.number("workload:request_rate")
-    if (
-        cap
-        and (rate or e.text("workload:request_rate") == "inf")
-        and not load_of(e).running
-        and not start_failed(e)
-    ):
-        yield Finding(
-            Label.CLIENT,
-            f"Requests beyond {cap:g} wait in the generator, and their TTFT does not count that",
-            (fact(e, "workload:max_concurrency"), fact(e, "workload:request_rate")),
-            Advice(
-                "a rate alone (open loop), or client_queue_time beside TTFT", "latencies that users would see"
-            ),
-            Severity.NOTE,
-            0.6,
-            also=(Label.MEASUREMENT,),
-            explains=frozenset({Label.UNDETERMINED}),
-        )
+    told = [r for r in (*e.under("log:"), *e.under("client:")) if "abort" in r.name and (r.last or 0) > 0]
+    lines, load = e.of("aborted"), load_of(e)
+    if not (told or lines) or start_failed(e) or e.of("engine_dead", "stalled") or load.peak_waiting > 0:
+        return
+    if load.peak_kv >= 0.9 or (load.generated and max(load.generated) == 0):
+        return
+    yield Finding(
+        Label.CLIENT,
+        "Requests are given up by their client while the server still answers them: a timeout on the way",
+        tuple(said(line) for line in lines[:2]) + tuple(fact(e, r.name) for r in told[:2]),
+        Advice(
+            "stream=True, a read timeout above the longest answer (client and proxy), no automatic retries; "
+            "max_tokens and stop where answers run away",
+            "answers arrive, nothing is computed for nobody",
+            "a caller that waits longer",
+            "no more 'Aborted request', request_success_total{finished_reason=stop} grows",
+        ),
+        Severity.WARNING,
+        0.72,
+        rivals=("answers without an end: request_generation_tokens, finished_reason=length",),
+    )
+
+
+def lines_of_the_way(e: Evidence) -> Iterator[Finding]:
+    """Clients and proxies say themselves that they gave up, while the server shows no want of anything."""
+    events = e.of("proxy_error", "client_error")
+    load = load_of(e)
+    if not events or load.peak_waiting > 0 or load.peak_kv >= 0.9 or start_failed(e) or e.of("engine_dead"):
+        return
+    yield Finding(
+        Label.CLIENT,
+        "A client or a proxy gave up on requests; nothing here says that the server was short of anything",
+        tuple(said(event) for event in events[:2]),
+        Advice(
+            "read timeouts above the longest answer, streaming on, as many connections as requests; then "
+            "the server's waiting and running at that time",
+            "requests end as answers",
+            "a caller that waits longer",
+            "the same request sent beside the server",
+        ),
+        Severity.WARNING,
+        0.55,
+        rivals=("a server that stands still or whose queue is long: its /metrics at that time",),
+    )
 
 
 RULES = (
+    gave_up,
+    lines_of_the_way,
     through_a_proxy,
     connection_limit,
-    same_prompts_again,
-    late_client,
     server_is_faster,
     told_limit,
     connects_again,
-    waits_in_the_generator,
-    fewer_than_asked,
     behind_a_proxy,
 )

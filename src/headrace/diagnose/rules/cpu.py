@@ -201,8 +201,10 @@ def grammars_cost(e: Evidence) -> Iterator[Finding]:
             "the same prompts with and without",
         ),
         Severity.WARNING,
-        0.75 if worst else 0.55,
-        explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED}),
+        0.85 if worst else 0.55,
+        # With and without at the same load: whatever else is full is full in both.
+        explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED})
+        | (frozenset({Label.CLIENT, Label.KV_CAPACITY, Label.MEMORY_BANDWIDTH}) if worst else frozenset()),
     )
 
 
@@ -324,29 +326,6 @@ def too_many_threads(e: Evidence) -> Iterator[Finding]:
     )
 
 
-def more_workers_no_faster(e: Evidence) -> Iterator[Finding]:
-    """Threads of one Python process take turns: more of them make preprocessing slower, not faster."""
-    workers = next(
-        (r for r in e.under("sweep:") if re.search(r"thread|worker|process|api_server", r.name)), None
-    )
-    rates = next((r for r in e.under("sweep:") if re.search(r"tok|throughput|per_s|rps", r.name)), None)
-    if workers is None or rates is None or len(rates.numbers) < 2 or not rates.numbers[0]:
-        return
-    if rates.numbers[-1] < 1.3 * rates.numbers[0]:
-        yield Finding(
-            Label.CPU,
-            f"More {workers.name.partition(':')[2]} bring nothing: they wait for one lock or one core",
-            (fact(e, workers.name), fact(e, rates.name)),
-            Advice(
-                "processes instead of threads (--api-server-count), and cores for them",
-                "front-end work in parallel",
-            ),
-            Severity.WARNING,
-            0.7,
-            explains=frozenset({Label.COMPUTE, Label.UNDETERMINED}),
-        )
-
-
 _THREADS = re.compile(r"^t\d+$|thread")
 FEW_FOR_IMAGES = 16
 MOST_THREADS = 256
@@ -362,5 +341,4 @@ RULES = (
     threads_of_the_host,
     images_on_few_cores,
     too_many_threads,
-    more_workers_no_faster,
 )

@@ -9,7 +9,7 @@ from enum import IntEnum
 from headrace.diagnose.evidence import Event, Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.rules.memory import CONTEXT_GIB, given, neighbour_gib
-from headrace.diagnose.rules.support import gib, said
+from headrace.diagnose.rules.support import OUT_OF_MEMORY, TOLD_OOM, gib, said, told_words
 from headrace.diagnose.sizes import memory_gib, tensor_parallel, weights_gib
 
 WEIGHTS_ALONE = 0.95
@@ -143,11 +143,18 @@ def _told_phase(e: Evidence) -> Phase:
 
 
 def _traced(e: Evidence) -> Phase:
-    kinds = {"in_load": Phase.LOAD, "in_capture": Phase.CAPTURE, "profiling_failed": Phase.PROFILE}
+    kinds = {
+        "in_load": Phase.LOAD,
+        "in_capture": Phase.CAPTURE,
+        "profiling_failed": Phase.PROFILE,
+        "in_sampler": Phase.CAPTURE,
+    }
     return next((phase for kind, phase in kinds.items() if e.counts.get(kind)), Phase.UNKNOWN)
 
 
 def _by_sums(e: Evidence, event: Event) -> Phase:
+    if "private pools" in event.text:
+        return Phase.CAPTURE  # graphs have been captured: weights were loaded long before
     torch = gib(event.fields.get("torch", event.fields.get("old_torch", "")))
     total = gib(event.fields.get("total", event.fields.get("old_total", "")))
     reach = max(ABOVE_ANY_BUDGET, (e.flag("gpu-memory-utilization") or 0.0) + 0.03)
@@ -174,21 +181,48 @@ def _by_order(e: Evidence, event: Event) -> Phase:
     return passed[-1] if passed else Phase.UNKNOWN
 
 
+_NEAR = 80
+"""Characters around the word in which the moment is told, if it is told."""
+_MOMENTS = (
+    (Phase.CAPTURE, r"captur|cuda.?graphs?\b|warm.?(?:ing)?.?up|sampler"),
+    (Phase.PROFILE, r"profil(?:ing|e.run)|determine_|mm.per.prompt"),
+    (
+        Phase.SERVE,
+        r"\bserving|run.?time|requests?\b|inferenc|decod|prefill|traffic|generat|logprob|under.load|concurren|images?\b",
+    ),
+    (
+        Phase.LOAD,
+        r"weights?\b|load(?:s|ing|ed)?.{0,12}(?:model|weights|checkpoint|shard)|(?:model|weight)s?.load",
+    ),
+)
+"""More than in `_WORDS`, which are for a phase that was named as one: here they stand in any sentence."""
+
+
+def _phase_in(text: str) -> Phase:
+    return next((phase for phase, words in _MOMENTS if re.search(words, text)), Phase.UNKNOWN)
+
+
 def told_out_of_memory(e: Evidence) -> Iterator[Finding]:
     """An out-of-memory that somebody tells of without its lines: the phase they name decides, else nothing
     does.
     """
-    names = " ".join(
-        f"{r.name} {r.text}" for r in e.readings.values() if not r.name.startswith(("vllm:", "log:"))
-    )
     if e.of(
-        "oom", "oom_load", "oom_sampler", "oom_capture", "kv_too_short", "no_blocks", "free_below_budget"
+        *OUT_OF_MEMORY,
+        "kv_too_short",
+        "no_blocks",
+        "free_below_budget",
+        "retracted",
+        "pool_allocation",
+        "killed",
     ):
         return
-    if not re.search(r"(?<![a-z])oom(?![a-z])|out[ _]of[ _]memory", names.lower()):
+    names = told_words(e)
+    mentions = [m.span() for m in TOLD_OOM.finditer(names)]
+    if not mentions:
         return
     where = e.sources[-1] if e.sources else ""
-    phase = next((p for p, words in _WORDS if re.search(words, names.lower())), Phase.UNKNOWN)
+    beside = " ".join(names[max(0, start - _NEAR) : end + _NEAR] for start, end in mentions)
+    phase = _phase_in(beside) or _phase_in(names)
     facts = (Fact("an out-of-memory was told of, its lines were not", where),)
     if phase is Phase.LOAD:
         yield _weights_do_not_fit(e, facts, 0.0)

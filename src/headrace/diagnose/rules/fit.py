@@ -8,7 +8,15 @@ from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.load import load_of
 from headrace.diagnose.rules.settings import is_speed_asked
-from headrace.diagnose.rules.support import fact, has_load, out_of_memory, prompt_tokens, said, start_failed
+from headrace.diagnose.rules.support import (
+    fact,
+    has_load,
+    out_of_memory,
+    prompt_tokens,
+    said,
+    start_failed,
+    tells_of_oom,
+)
 from headrace.diagnose.sizes import (
     card_count,
     cards_of,
@@ -93,7 +101,7 @@ def will_not_fit(e: Evidence) -> Iterator[Finding]:
     """Budget of a rank = utilization x card; weights alone may exceed it, or leave no room for KV."""
     weights, card = weights_gib(e), memory_gib(e)
     asked = e.flag("gpu-memory-utilization") or flag_facts().defaults["gpu-memory-utilization"]
-    failed = out_of_memory(e) and asked >= SMALL_BUDGET
+    failed = tells_of_oom(e) and asked >= SMALL_BUDGET
     if weights is None or card is None or failed or load_of(e).running or has_load(e):
         return
     ranks = max(tensor_parallel(e), 1) * int(e.flag("pipeline-parallel-size") or 1)

@@ -6,47 +6,16 @@ from collections.abc import Iterator
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.quantities import degrees, quantities
-from headrace.diagnose.rules.machine import row
-from headrace.diagnose.rules.support import fact, start_failed
+from headrace.diagnose.rules.support import fact, out_of_memory, said, start_failed
 from headrace.diagnose.sizes import (
     tensor_parallel,
 )
 
 
-def split_does_not_pay(e: Evidence) -> Iterator[Finding]:
-    """Twice the cards and hardly more tokens: each layer waits for an all-reduce."""
-    cards = next(
-        (r for r in e.under("sweep:") if re.search(r"tp|tensor|gpus?$|gpu_count|nodes|pipeline", r.name)),
-        None,
-    )
-    rates = next((r for r in e.under("sweep:") if re.search(r"tok|throughput|output|rps", r.name)), None)
-    if (
-        cards is None
-        or rates is None
-        or min(len(rates.numbers), len(cards.numbers)) < 2
-        or not rates.numbers[0]
-    ):
-        return
-    if rates.numbers[-1] / rates.numbers[0] < 0.6 * cards.numbers[-1] / max(cards.numbers[0], 1.0):
-        yield Finding(
-            Label.INTERCONNECT,
-            "More cards bring less than they cost: steps wait for each other's parts",
-            (row(cards), row(rates)),
-            Advice(
-                "replicas instead of a wider split; NVLink rather than PCIe where it must be split",
-                "tokens a second",
-            ),
-            Severity.WARNING,
-            0.7,
-            also=(Label.BAD_FLAGS,),
-            explains=frozenset({Label.COMPUTE, Label.UNDETERMINED}),
-        )
-
-
 def wider_is_not_faster(e: Evidence) -> Iterator[Finding]:
     """The same measured over fewer and more cards: a rate that hardly grows, a latency that hardly falls."""
     for is_rate in (True, False):
-        seen = degrees([q for q in quantities(e) if q.is_rate is is_rate])
+        seen = degrees([q for q in quantities(e) if q.is_rate is is_rate], tensor_parallel(e))
         if len(seen) < 2 or seen[0][0] == seen[-1][0]:
             continue
         (few, least), (many, most) = seen[0], seen[-1]
@@ -113,8 +82,31 @@ def slow_link(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def link_failed(e: Evidence) -> Iterator[Finding]:
+    """NCCL says that ranks cannot reach each other: no step of a split model ends without all of them."""
+    events = e.of("nccl")
+    if not events or out_of_memory(e):
+        return
+    yield Finding(
+        Label.INTERCONNECT,
+        "The ranks of a split model cannot talk to each other: NCCL fails",
+        tuple(said(event) for event in events[:2]),
+        Advice(
+            "NCCL_DEBUG=INFO names the link; then the interface (NCCL_SOCKET_IFNAME), shared memory of "
+            "the container (--ipc=host or --shm-size), peer access (NCCL_P2P_DISABLE=1 to test), drivers",
+            "the ranks start",
+            "a slower link, where one is turned off",
+            "nccl-tests all_reduce_perf over the same cards",
+        ),
+        Severity.CRITICAL,
+        0.65,
+        also=(Label.STALL,),
+        rivals=("another rank that died first (out of memory, killed): the earliest error of all ranks",),
+    )
+
+
 RULES = (
-    split_does_not_pay,
+    link_failed,
     wider_is_not_faster,
     slow_link,
 )

@@ -16,7 +16,6 @@ from headrace.diagnose.rules.support import (
     asks_at_once,
     concurrency,
     fact,
-    has_load,
     load_facts,
     out_of_memory,
     prompt_tokens,
@@ -50,7 +49,7 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
         r for r in e.under("client:") if re.search(r"stall|freez|pause|gap", r.name) and (r.last or 0) >= 1
     ]
     told = steps >= SOME_STEPS and longest >= LONG_PROMPT and _is_mixed(e) and bool(stall)
-    mixed = told or (steps >= MANY_STEPS and (_is_mixed(e) or not (has_load(e) or concurrency(e) == 1)))
+    mixed = told or (steps >= MANY_STEPS and (_is_mixed(e) or "max-num-partial-prefills" in e.flags))
     if (
         start_failed(e)
         or out_of_memory(e)
@@ -95,7 +94,8 @@ def _jerks(found: list[Quantity]) -> bool:
 def _budget(e: Evidence) -> float | None:
     """Tokens of a step: as given, or the least default of vLLM's."""
     least = flag_facts().defaults["max-num-batched-tokens"] if e.engine == "vllm" else None
-    return e.flag("max-num-batched-tokens") or e.flag("chunked-prefill-size") or least
+    given = e.flag("max-num-batched-tokens") or e.flag("chunked-prefill-size")
+    return given or e.number("startup:max_num_batched_tokens", "startup:chunked_prefill_size") or least
 
 
 def _for_long_prompts(e: Evidence, budget: float, longest: float) -> str:
@@ -115,13 +115,16 @@ def _for_long_prompts(e: Evidence, budget: float, longest: float) -> str:
     )
 
 
+_COMPANY = re.compile(
+    r"\bmix|\bseveral\b|\bothers\b|\w \+ \w|(?:small|short|other|running|decod\w+|interactive) "
+    r"(?:\w+ )?(?:requests?|prompts?|ones|streams?|clients?|users?|generation)"
+)
+
+
 def _is_mixed(e: Evidence) -> bool:
     """Whether long prompts have company: other lengths, several requests, or somebody who decodes."""
     lengths = prompt_tokens(e)
-    told = e.told()
-    several = (concurrency(e) or 0) > 1 or any(
-        word in told for word in ("mix", "small", "short", "several", "other", "+")
-    )
+    several = (concurrency(e) or 0) > 1 or _COMPANY.search(e.told()) is not None
     return several or (len(lengths) > 1 and max(lengths) > 4 * min(lengths))
 
 

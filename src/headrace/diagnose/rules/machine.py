@@ -4,11 +4,11 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from headrace.diagnose.evidence import Evidence, Reading
+from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import quantities
-from headrace.diagnose.rules.support import concurrency, fact, out_of_memory, prompt_tokens, start_failed
+from headrace.diagnose.rules.support import concurrency, fact, prompt_tokens, said, start_failed
 from headrace.diagnose.sizes import (
     active_parameters_of,
     bytes_per_weight,
@@ -18,107 +18,46 @@ from headrace.diagnose.sizes import (
     tensor_parallel,
 )
 
-FLAT = 1.15
-"""Throughput that grows less than so much while the load doubles has met its limit."""
 LONG_CONTEXT = 8192
 """Tokens from which reading KV is felt beside reading weights."""
+FAR_BELOW = 0.22
+"""Of the same: slower than any kernel that only waits for memory."""
 NEAR_BANDWIDTH = 0.3
 """Of a card's bandwidth: real decode kernels reach half to nine tenths of the data sheet."""
 
 
-def flat_sweep(e: Evidence) -> Iterator[Finding]:
-    """Where more requests at once bring no more tokens and only longer waits, the card is saturated; a cap
-    of the scheduler would show as a constant number of running requests, KV as full.
-    """
-    load = load_of(e)
-    loads = next(
-        (
-            r
-            for r in e.under("sweep:")
-            if re.search(r"concurren|rate|clients|(?<!max_num_)batch(?!ed)|streams|qps|rps", r.name)
-        ),
-        None,
-    )
-    rates = [r for r in e.under("sweep:") if re.search(r"tok|throughput|output|per_s$|rps$", r.name)]
-    if loads is None or load.peak_kv >= 0.9 or out_of_memory(e):
-        return
-    for rate in rates:
-        pairs = [(a, b) for a, b in zip(loads.numbers, rate.numbers, strict=False) if a > 0]
-        top = max((b for _, b in pairs), default=0.0)
-        knee = next((a for a, b in pairs if b * FLAT >= top), None)
-        beyond = [a for a, _ in pairs if knee is not None and a >= 2 * knee]
-        if knee is None or not beyond or len(pairs) < 3:
-            continue
-        yield Finding(
-            Label.COMPUTE,
-            f"Throughput stops at {top:,.0f} from {loads.name.partition(':')[2]} {knee:g} on: the card "
-            f"is saturated",
-            (row(loads), row(rate)),
-            Advice(
-                f"take {knee:g} as this card's limit; another replica for more, a quantised checkpoint "
-                f"or shorter prompts for a higher one. Scheduler settings move the wait, not the limit",
-                "throughput in proportion to replicas",
-                "another card",
-                "the same sweep over two replicas",
-            ),
-            Severity.WARNING,
-            0.8,
-            explains=frozenset({Label.QUEUEING, Label.UNDETERMINED, Label.BAD_FLAGS, Label.MEMORY_BANDWIDTH}),
-        )
-        return
-
-
-def row(reading: Reading) -> Fact:
-    return Fact(f"{reading.name}: {', '.join(f'{n:g}' for n in reading.numbers[:8])}", reading.where)
-
-
-def batching_is_free(e: Evidence) -> Iterator[Finding]:
-    """Decode reads all weights for one token a sequence: while that read binds, more sequences cost
-    nothing, so throughput grows with them and each token takes as long.
-    """
-    loads = next(
-        (
-            r
-            for r in e.under("sweep:")
-            if re.search(r"concurren|(?<!max_num_)batch(?!ed)|streams|clients", r.name)
-        ),
-        None,
-    )
-    gaps = next((r for r in e.under("sweep:") if re.search(r"itl|tpot|step", r.name)), None)
-    rates = next((r for r in e.under("sweep:") if re.search(r"tok|throughput|output", r.name)), None)
-    if loads is None or len(loads.numbers) < 2:
-        return
-    grown = loads.numbers[-1] / loads.numbers[0] if loads.numbers[0] else 0.0
-    scaled = (
-        rates is not None
-        and rates.numbers
-        and rates.numbers[0]
-        and rates.numbers[-1] / rates.numbers[0] > 0.75 * grown
-    )
-    level = gaps is not None and gaps.numbers and gaps.numbers[-1] < 1.25 * gaps.numbers[0]
-    if grown >= 4 and (scaled or level):
-        yield Finding(
-            Label.MEMORY_BANDWIDTH,
-            f"{grown:g} times the load costs a token hardly more time: steps are bound by reading the "
-            f"weights",
-            tuple(row(r) for r in (loads, gaps, rates) if r is not None),
-            Advice(
-                "more requests at once (it is free until throughput bends), fewer bytes of weights "
-                "(fp8, AWQ), speculation for single streams",
-                "throughput in proportion to concurrency",
-                "none until the bend",
-                "the same sweep further out",
-            ),
-            Severity.NOTE,
-            0.7,
-            explains=frozenset({Label.UNDETERMINED}),
-        )
-
-
 def near_bandwidth(e: Evidence) -> Iterator[Finding]:
     """A token of one stream cannot be faster than all active weights are read: bandwidth / bytes."""
+    found = _share_of_bandwidth(e)
+    if found is None or start_failed(e) or not NEAR_BANDWIDTH <= found[0] <= 1.1:
+        return
+    part, how = found
+    yield Finding(
+        Label.MEMORY_BANDWIDTH,
+        f"One stream makes {part:.0%} of the tokens a second that reading its weights allows",
+        (Fact(how),),
+        Advice(
+            "fewer bytes (fp8, AWQ, a smaller or sparser model), a card with more GB/s, "
+            "speculation; more streams at once are nearly free",
+            "tokens a second in inverse proportion to bytes",
+            "a little quality",
+            "tokens a second of one stream",
+        ),
+        Severity.NOTE,
+        0.75,
+        explains=frozenset({Label.UNDETERMINED, Label.COMPUTE}),
+    )
+
+
+_BANDWIDTHS = ("bandwidth_gb_s", "memory_bandwidth_gb_s", "mem_bandwidth_gb_s", "gb_per_s", "gb_s")
+
+
+def _share_of_bandwidth(e: Evidence) -> tuple[float, str] | None:
+    """Tokens a second of a lone stream over the most that the card's GB/s allow, and the arithmetic; None
+    where one of them is not known.
+    """
     card, parameters = card_of(hardware_text(e)), active_parameters_of(model_of(e))
-    told_gb_s = e.number("hardware:bandwidth_gb_s", "hardware:memory_bandwidth_gb_s", "hardware:gb_per_s")
+    told_gb_s = e.number(*(f"hardware:{n}" for n in _BANDWIDTHS))
     told_gb = e.number(
         "workload:weights_gb", "workload:weights_gib", "workload:model_gb", "startup:weights_gib"
     )
@@ -133,25 +72,13 @@ def near_bandwidth(e: Evidence) -> Iterator[Finding]:
     bandwidth = told_gb_s or (card.gb_per_s if card else None)
     size = told_gb or (parameters * bytes_per_weight(e) / 1e9 if parameters else None)
     alone = load_of(e).peak_running <= 2 and (concurrency(e) or 1) <= 2
-    if bandwidth and size and speed and alone and not start_failed(e):
-        most = bandwidth * tensor_parallel(e) / size
-        if NEAR_BANDWIDTH <= speed / most <= 1.1:
-            yield Finding(
-                Label.MEMORY_BANDWIDTH,
-                f"{speed:g} tokens a second of one stream are {speed / most:.0%} of what reading "
-                f"{size:.0f} GB of weights at {bandwidth:g} GB/s allows ({most:.0f})",
-                (Fact(f"{bandwidth:g} GB/s x {tensor_parallel(e)} / {size:.0f} GB = {most:.1f} tokens/s"),),
-                Advice(
-                    "fewer bytes (fp8, AWQ, a smaller or sparser model), a card with more GB/s, "
-                    "speculation; more streams at once are nearly free",
-                    "tokens a second in inverse proportion to bytes",
-                    "a little quality",
-                    "tokens a second of one stream",
-                ),
-                Severity.NOTE,
-                0.75,
-                explains=frozenset({Label.UNDETERMINED, Label.COMPUTE}),
-            )
+    if not (bandwidth and size and speed and alone):
+        return None
+    ranks = tensor_parallel(e)
+    most = bandwidth * ranks / size
+    return speed / most, (
+        f"{speed:g} tokens/s; {bandwidth:g} GB/s x {ranks} / {size:.0f} GB of weights = {most:.1f} tokens/s"
+    )
 
 
 def decodes_a_long_context(e: Evidence) -> Iterator[Finding]:
@@ -214,6 +141,33 @@ def _percent(e: Evidence, pattern: str) -> float | None:
     )
 
 
+def far_below_bandwidth(e: Evidence) -> Iterator[Finding]:
+    """One stream at a small part of what reading the weights would allow: the card waits between kernels, or
+    some of the work is not on it.
+    """
+    share_of = _share_of_bandwidth(e)
+    if share_of is None or share_of[0] >= FAR_BELOW or e.is_on("enforce-eager") or start_failed(e):
+        return
+    part, how = share_of
+    yield Finding(
+        Label.CPU,
+        f"One stream makes {part:.0%} of the tokens a second that reading the weights would allow",
+        (Fact(how),),
+        Advice(
+            "a profile of a few steps (nsys, GGML_SCHED_DEBUG=2): gaps between kernels (launches, graphs "
+            "off) or operations on the CPU",
+            "several times faster decoding, if it is so",
+            "none",
+            "tokens a second of one stream",
+        ),
+        Severity.WARNING,
+        0.5,
+        also=(Label.UNDETERMINED,),
+        rivals=("a draft model, a long context, a clock that is held low: nvidia-smi dmon",),
+        explains=frozenset({Label.UNDETERMINED}),
+    )
+
+
 def reads_alone(e: Evidence) -> Iterator[Finding]:
     """One request, nobody beside it: all of its TTFT is its own prefill, which is arithmetic."""
     longest = max(prompt_tokens(e), default=0.0)
@@ -234,44 +188,6 @@ def reads_alone(e: Evidence) -> Iterator[Finding]:
             ),
             Severity.NOTE,
             0.65,
-            explains=frozenset({Label.QUEUEING, Label.UNDETERMINED}),
-        )
-
-
-def prefill_in_proportion(e: Evidence) -> Iterator[Finding]:
-    """Reading a prompt is arithmetic: alone on the card, TTFT grows with its length."""
-    lengths = next(
-        (
-            r
-            for r in e.under("sweep:")
-            if re.search(r"prompt|input|context|tokens|len", r.name) and not re.search("tok_s|ttft", r.name)
-        ),
-        None,
-    )
-    firsts = next(
-        (r for r in e.under("sweep:") if re.search(r"ttft|prefill.*(?:s|ms)$|first_token", r.name)), None
-    )
-    if (
-        lengths is None
-        or firsts is None
-        or min(len(lengths.numbers), len(firsts.numbers)) < 2
-        or not lengths.numbers[0]
-    ):
-        return
-    longer, slower = (
-        lengths.numbers[-1] / lengths.numbers[0],
-        firsts.numbers[-1] / max(firsts.numbers[0], 1e-9),
-    )
-    if longer >= 2 and slower > 0.5 * longer:
-        yield Finding(
-            Label.COMPUTE,
-            f"{longer:g} times the prompt takes {slower:.1f} times the TTFT: reading prompts is arithmetic",
-            (row(lengths), row(firsts)),
-            Advice(
-                "prefix caching of what repeats, shorter prompts, more or faster cards", "TTFT in proportion"
-            ),
-            Severity.NOTE,
-            0.7,
             explains=frozenset({Label.QUEUEING, Label.UNDETERMINED}),
         )
 
@@ -315,6 +231,10 @@ def host_memory_grows(e: Evidence) -> Iterator[Finding]:
             tuple(fact(e, n) for _, n in several[:3]),
             0.75,
         )
+    elif full := _shared_memory_full(e):
+        yield _host_memory(
+            e, "Shared memory of the host is full: workers cannot make their segments", full, 0.85
+        )
     elif killed := e.of("killed"):
         yield _host_memory(
             e,
@@ -322,6 +242,11 @@ def host_memory_grows(e: Evidence) -> Iterator[Finding]:
             (Fact(killed[0].text, killed[0].where),),
             0.7,
         )
+
+
+def _shared_memory_full(e: Evidence) -> tuple[Fact, ...]:
+    used = [r for r in e.under("host:") if "shm" in r.name and r.last is not None and share(r.last) >= 0.95]
+    return tuple(fact(e, r.name) for r in used) + tuple(said(event) for event in e.of("shm_full")[:1])
 
 
 _IS_MEMORY = re.compile(r"rss|resident|host:.*(?:memory|mem_|ram|heap|shm|swap)|leak")
@@ -342,17 +267,15 @@ def _host_memory(e: Evidence, claim: str, facts: tuple[Fact, ...], confidence: f
         ),
         Severity.CRITICAL if e.counts.get("killed") else Severity.WARNING,
         confidence,
-        explains=frozenset({Label.STALL, Label.UNDETERMINED}),
+        explains=frozenset({Label.STALL, Label.UNDETERMINED, Label.INTERCONNECT}),
     )
 
 
 RULES = (
-    flat_sweep,
-    batching_is_free,
+    far_below_bandwidth,
     near_bandwidth,
     decodes_a_long_context,
     traffic_counters,
     reads_alone,
-    prefill_in_proportion,
     host_memory_grows,
 )

@@ -8,6 +8,7 @@ serving       the KV pool is fixed, so it is never the cause -> run-time peak
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from headrace.diagnose.evidence import Evidence
@@ -174,7 +175,15 @@ def neighbour_gib(e: Evidence) -> float:
             most = max(most, sum(named) - _nearest(named, own or max(named)))
         elif own and total and free is not None and named:
             most = max(most, total - free - max(named))
-    return most
+    return max(most, _listed_gib(e))
+
+
+def _listed_gib(e: Evidence) -> float:
+    """What nvidia-smi lists on one card beside its largest process."""
+    held = defaultdict[str, list[float]](list)
+    for event in e.of("gpu_process"):
+        held[event.fields.get("gpu", "")].append((event.number("used") or 0.0) / 1024)
+    return max((sum(sizes) - max(sizes) for sizes in held.values()), default=0.0)
 
 
 _OTHERS = re.compile(
@@ -185,13 +194,16 @@ _OTHERS = re.compile(
 )
 
 
+_NOBODY = re.compile(r"\s*(?:no|none|nothing|nobody|not|never|0)\b", re.IGNORECASE)
+
+
 def _beside(e: Evidence) -> bool:
     """Whether others are on the card: by shares that add up, by the message, or as told."""
     told = [
         r
         for prefix in ("workload:", "hardware:", "gpu:", "host:")
         for r in e.under(prefix)
-        if (_OTHERS.search(r.name.lower()) and r.values not in ((0.0,), (1.0,)))
+        if (_OTHERS.search(r.name.lower()) and r.values not in ((0.0,), (1.0,)) and not _NOBODY.match(r.text))
         or _OTHERS.search(r.text.lower())
     ]
     flags = [r for r in e.under("workload:") if _OTHERS.search(r.name.lower()) and r.values == (1.0,)]

@@ -1,14 +1,14 @@
 """The KV pool against what is asked of it: arithmetic, a head that does not fit, a knee, slots that share."""
 
-import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
-from headrace.diagnose.load import load_of, share
+from headrace.diagnose.load import Load, load_of
 from headrace.diagnose.rules.queue import KV_FULL, more_kv, pool_facts
 from headrace.diagnose.rules.support import (
     concurrency,
+    fact,
     load_facts,
     prompt_tokens,
     said,
@@ -25,19 +25,19 @@ def context_shared(e: Evidence) -> Iterator[Finding]:
     if e.engine == "llama.cpp":
         full = full or e.of("prompt_too_long")
     over = bool(slots) and size is not None and sum(slots.values()) > size * 1.01
-    if not full and not over:
+    # A slot has ctx-size / parallel: far less than that, and the server was started with another size.
+    ignored = bool(slots) and size is not None and len(slots) * max(slots.values()) < size / NOT_APPLIED
+    if not (full or over or ignored):
         return
     facts = tuple(said(event) for event in (*full[:1], *e.of("llama_slot")[:1]))
-    if over and size:
-        facts += (
-            Fact(
-                f"{len(slots)} slots of {max(slots.values()):,.0f} tokens share {size:,.0f}",
-                e.where("ctx-size"),
-            ),
-        )
+    if (over or ignored) and size:
+        shared = f"{len(slots)} slots of {max(slots.values()):,.0f} tokens, --ctx-size {size:,.0f}"
+        facts += (Fact(shared, e.where("ctx-size")),)
     yield Finding(
-        Label.KV_CAPACITY,
-        "The KV cache is too small for what its slots hold together",
+        Label.BAD_FLAGS if ignored else Label.KV_CAPACITY,
+        "The server runs with a smaller context than was configured: the setting did not reach it"
+        if ignored
+        else "The KV cache is too small for what its slots hold together",
         facts,
         Advice(
             "--ctx-size = slots x the context each needs, or --parallel with fewer slots",
@@ -47,9 +47,12 @@ def context_shared(e: Evidence) -> Iterator[Finding]:
         ),
         Severity.CRITICAL if full else Severity.WARNING,
         0.85,
-        also=(Label.BAD_FLAGS,) if over else (),
+        also=(Label.KV_CAPACITY,) if ignored else (Label.BAD_FLAGS,) if over else (),
         explains=frozenset({Label.QUEUEING, Label.UNDETERMINED}),
     )
+
+
+NOT_APPLIED = 4.0
 
 
 def head_does_not_fit(e: Evidence) -> Iterator[Finding]:
@@ -60,6 +63,7 @@ def head_does_not_fit(e: Evidence) -> Iterator[Finding]:
     load = load_of(e)
     cap = e.flag("max-num-seqs")
     still = len(load.prompted) >= 2 and max(load.prompted) == 0 and len(load.waiting) == len(load.prompted)
+    still = still or (not load.prompted and _stands(load))
     stuck = still and min(load.waiting) > 0 and min(load.running, default=0.0) >= 1
     at_cap = bool(cap and load.peak_running >= cap) or load.peak_running in ROUND_CAPS
     if stuck and not at_cap and 0.5 <= load.peak_kv < KV_FULL:
@@ -82,43 +86,19 @@ def head_does_not_fit(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def _stands(load: Load) -> bool:
+    """Two samples or more with the same few running and as many waiting, while KV hardly grows: no prompt is
+    read and nobody is let in.
+    """
+    few = 0 < load.peak_running <= FEW_RUNNING and len(load.kv) >= 2
+    same = len(set(load.running)) == 1 and load.waiting[-1:] >= load.waiting[:1]
+    return few and same and max(load.kv) - min(load.kv) < 0.05
+
+
+FEW_RUNNING = 4
+"""So few that hold half the pool are long ones."""
 ROUND_CAPS = frozenset({8, 16, 32, 64, 100, 128, 256, 512, 1024})
 """Counts at which a server stands because somebody set them."""
-
-
-def knee_of_the_pool(e: Evidence) -> Iterator[Finding]:
-    """Over a sweep: up to a full pool a token takes a little longer with each request; beyond, requests
-    give way to
-    each other and tokens take several times as long.
-    """
-    usage = next(
-        (r for r in e.under("sweep:") if re.search(r"kv|cache.*us|token_usage", r.name) and r.numbers), None
-    )
-    gaps = next((r for r in e.under("sweep:") if re.search(r"itl|tpot", r.name) and r.numbers), None)
-    if usage is None or gaps is None:
-        return
-    full = [gap for use, gap in zip(usage.numbers, gaps.numbers, strict=False) if share(use) >= 0.95]
-    before = [gap for use, gap in zip(usage.numbers, gaps.numbers, strict=False) if share(use) < 0.95]
-    if full and before and min(full) > 2 * max(before) > 0:
-        yield Finding(
-            Label.THRASH,
-            f"From a full pool on a token takes {min(full) / max(before):.1f} times as long: requests "
-            f"give way to each other",
-            tuple(
-                Fact(f"{r.name}: {', '.join(f'{n:g}' for n in r.numbers[:8])}", r.where)
-                for r in (usage, gaps)
-            ),
-            Advice(
-                more_kv(e),
-                "tokens as before the knee",
-                "requests wait instead",
-                "preemptions at the same load",
-            ),
-            Severity.WARNING,
-            0.75,
-            also=(Label.KV_CAPACITY,),
-            explains=frozenset({Label.UNDETERMINED, Label.COMPUTE, Label.EXPECTED}),
-        )
 
 
 def pool_allocation_failed(e: Evidence) -> Iterator[Finding]:
@@ -143,13 +123,47 @@ def pool_allocation_failed(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def pool_below_demand(e: Evidence) -> Iterator[Finding]:
-    """Tokens of the pool / tokens of a request = how many run at once, whatever max_num_seqs says."""
+def prompt_beyond_the_pool(e: Evidence) -> Iterator[Finding]:
+    """Admission asks for blocks for the whole prompt: one that is larger than the pool waits for ever, and
+    everybody behind it.
+    """
+    blocks = e.flag("num-gpu-blocks-override")
+    size = e.number("workload:block_size") or e.flag("block-size") or 16
+    tokens = (blocks - 1) * size if blocks else pool_tokens(e)
+    longest = max(prompt_tokens(e), default=0.0)
+    if tokens is None or longest <= tokens or start_failed(e):
+        return
+    yield Finding(
+        Label.BAD_FLAGS if blocks else Label.KV_CAPACITY,
+        f"A prompt of {longest:,.0f} tokens never fits a pool of {tokens:,.0f}: it waits for ever",
+        (fact(e, "num-gpu-blocks-override"),) if blocks else pool_facts(e),
+        Advice(
+            "leave --num-gpu-blocks-override out"
+            if blocks
+            else f"--max-model-len {int(tokens)}; {more_kv(e)}",
+            "such prompts run" if blocks else "such prompts are refused instead of blocking the queue",
+            "none",
+            "running is above 0 whenever waiting is",
+        ),
+        Severity.CRITICAL,
+        0.75,
+        also=(Label.KV_CAPACITY, Label.STALL) if blocks else (Label.STALL,),
+    )
+
+
+def pool_tokens(e: Evidence) -> float | None:
+    """Tokens of the KV pool, from wherever they are told."""
     tokens = e.number("startup:kv_cache_tokens", "startup:kv_tokens", "startup:max_total_num_tokens")
     if tokens is None and (
         blocks := e.number("startup:kv_blocks", "startup:num_gpu_blocks") or e.flag("num-gpu-blocks")
     ):
         tokens = blocks * (e.flag("block-size") or 16)
+    return tokens or e.number("workload:kv_cache_tokens", "workload:kv_tokens")
+
+
+def pool_below_demand(e: Evidence) -> Iterator[Finding]:
+    """Tokens of the pool / tokens of a request = how many run at once, whatever max_num_seqs says."""
+    tokens = pool_tokens(e)
     each = max(prompt_tokens(e), default=0.0) + (e.number(*(f"workload:{n}" for n in _OUTPUTS)) or 0.0)
     offered = concurrency(e)
     times = e.number("startup:max_concurrency_x")
@@ -174,7 +188,7 @@ _OUTPUTS = ("output_tokens", "max_tokens", "output_len", "generation_tokens", "m
 RULES = (
     context_shared,
     head_does_not_fit,
-    knee_of_the_pool,
     pool_allocation_failed,
+    prompt_beyond_the_pool,
     pool_below_demand,
 )

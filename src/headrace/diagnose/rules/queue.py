@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import Load, increase, load_of
+from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules.support import (
     asks_at_once,
     concurrency,
@@ -54,11 +55,16 @@ def thrash(e: Evidence) -> Iterator[Finding]:
         also=(Label.KV_CAPACITY,),
         rivals=("a few preemptions an hour cost nothing: compare with requests in the same time",),
         explains=frozenset(
-            {Label.KV_CAPACITY, Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED, Label.STALL}
+            ({Label.KV_CAPACITY, Label.UNDETERMINED, Label.STALL} | _queue_of_a_full_pool(load))
             if lost or retracted
             else {Label.KV_CAPACITY}
         ),
     )
+
+
+def _queue_of_a_full_pool(load: Load) -> set[Label]:
+    """What a full pool explains: the queue and its slow answers, if they wait while it is full."""
+    return set() if load.waits_with_room(KV_FULL) > 0.5 else {Label.QUEUEING, Label.COMPUTE}
 
 
 def _count(number: float) -> str:
@@ -100,6 +106,8 @@ def kv_full(e: Evidence) -> Iterator[Finding]:
     load = load_of(e)
     if start_failed(e) or load.peak_kv < KV_FULL or not (load.peak_waiting or load.running):
         return
+    if load.waits_with_room(KV_FULL) > 0.5 and load.kv[-1] < KV_FULL:
+        return  # most of the waiting was with room, and the pool has emptied since
     waits = load.peak_waiting > 0
     yield Finding(
         Label.KV_CAPACITY,
@@ -120,7 +128,7 @@ def kv_full(e: Evidence) -> Iterator[Finding]:
                 "request_generation_tokens"
             ),
         ),
-        explains=frozenset({Label.QUEUEING, Label.COMPUTE} if waits else set[Label]()),
+        explains=frozenset(_queue_of_a_full_pool(load) if waits else set[Label]()),
     )
 
 
@@ -128,6 +136,7 @@ def no_slot(e: Evidence) -> Iterator[Finding]:
     """max_num_seqs run; the next waits for an end, whatever else is free."""
     load = load_of(e)
     cap = e.flag("max-num-seqs") or e.flag("max-running-requests") or e.flag("max-num-active-seqs")
+    cap = cap or e.number("startup:max_running_requests")
     offered = concurrency(e)
     at_cap = bool(
         cap and load.peak_waiting > 0 and load.peak_running >= 0.98 * cap and load.peak_kv < KV_FULL
@@ -185,6 +194,64 @@ def reserved_ahead(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def cap_was_reduced(e: Evidence) -> Iterator[Finding]:
+    """A server that sizes for its longest request lowers the count of what may run: the pool over the context
+    length, whatever the traffic's lengths are.
+    """
+    for event in e.of("cap_reduced")[-1:]:
+        yield Finding(
+            Label.QUEUEING,
+            "The server lowered what may run at once to "
+            f"{event.number('cap') or event.number('seqs') or 0:,.0f}",
+            (said(event), *(fact(e, n) for n in ("startup:kv_cache_tokens", "context-length") if e.where(n))),
+            Advice(
+                "--context-length (--max-model-len) to what requests need; less state a request "
+                "(speculation, Mamba cache)",
+                "as many at once as were asked for",
+                "longer requests are refused",
+                "the same line is gone at the next start",
+            ),
+            Severity.WARNING,
+            0.7,
+            also=(Label.KV_CAPACITY, Label.BAD_FLAGS),
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
+def all_at_once(e: Evidence) -> Iterator[Finding]:
+    """More sent at one moment than may run: the last waits for all before it, so TTFT is a queue's length,
+    not the time to read a prompt.
+    """
+    sent = e.number("workload:requests", "workload:num_prompts", "workload:burst_requests") or concurrency(e)
+    late = [q for q in quantities(e, ("client:", "runs:", "sweep:")) if q.what == "ttft" and not q.is_rate]
+    cap = e.flag("max-num-seqs") or DEFAULT_SLOTS
+    if not (asks_at_once(e) and sent and sent > 2 * cap and late) or start_failed(e) or load_of(e).running:
+        return
+    if max(q.last for q in late) < LATE_S:
+        return
+    yield Finding(
+        Label.QUEUEING,
+        f"{sent:,.0f} requests sent at once, {cap:,.0f} run: TTFT of {late[0].last:,.0f} s is mostly their "
+        f"queue",
+        tuple(fact(e, q.name) for q in late[:2]),
+        Advice(
+            "a rate or a concurrency that the goal for TTFT allows; count a prompt's own prefill by "
+            "sending it alone",
+            "TTFT without the queue",
+            "the whole takes as long as before",
+            "request_queue_time_seconds beside request_prefill_time_seconds",
+        ),
+        Severity.WARNING,
+        0.75,
+        also=(Label.MEASUREMENT,),
+        explains=frozenset({Label.COMPUTE, Label.UNDETERMINED}),
+    )
+
+
+DEFAULT_SLOTS = 256.0
+LATE_S = 5.0
+
+
 def pool_facts(e: Evidence) -> tuple[Fact, ...]:
     names = ("startup:kv_cache_tokens", "startup:max_concurrency_x", "gpu-memory-utilization", "max-num-seqs")
     return tuple(fact(e, name) for name in names if name in e.readings or name in e.flags)
@@ -224,10 +291,15 @@ def deferred(e: Evidence) -> Iterator[Finding]:
     budget.
     """
     skipped = e.number("vllm:num_requests_waiting_by_reason{reason=deferred}", "log:deferred") or 0.0
-    waiting = load_of(e).waiting
+    load = load_of(e)
+    waiting = load.waiting
+    # Running requests fall away and nobody takes their place: the skipped ones hold the admission limit.
+    starved = (
+        len(load.running) >= 2 and load.running[-1] < 0.3 * load.running[0] and load.peak_kv >= load.kv[-1]
+    )
     if skipped and waiting and skipped >= 0.5 * waiting[-1]:
         yield Finding(
-            Label.QUEUEING,
+            Label.STALL if starved else Label.QUEUEING,
             f"{skipped:,.0f} of {waiting[-1]:,.0f} waiting requests are skipped, not short of a budget",
             tuple(
                 fact(e, r.name) for r in e.readings.values() if "deferred" in r.name or "by_reason" in r.name
@@ -236,8 +308,10 @@ def deferred(e: Evidence) -> Iterator[Finding]:
                 "look for what they wait for: a grammar being compiled, --max-loras, KV from a connector",
                 "the wait goes with its cause; larger budgets change nothing",
             ),
-            Severity.WARNING,
+            Severity.CRITICAL if starved else Severity.WARNING,
             0.7,
+            also=(Label.QUEUEING,) if starved else (),
+            explains=frozenset({Label.QUEUEING, Label.UNDETERMINED} if starved else {Label.UNDETERMINED}),
         )
 
 
@@ -265,6 +339,8 @@ RULES = (
     kv_full,
     reserved_ahead,
     no_slot,
+    cap_was_reduced,
+    all_at_once,
     deferred,
     turned_away,
     waits_for_something,

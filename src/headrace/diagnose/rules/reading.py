@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.load import load_of, mean_of, share
 from headrace.diagnose.quantities import quantities
 from headrace.diagnose.readers.metrics import renames
@@ -269,39 +269,6 @@ def only_finished_requests(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def price_of_more_at_once(e: Evidence) -> Iterator[Finding]:
-    """A higher cap lets more share each step instead of waiting: TPOT rises less than in proportion, the
-    queue falls. That is the trade that was asked for.
-    """
-    caps = next(
-        (
-            r
-            for r in e.under("sweep:")
-            if re.search(r"max_num_seqs|max_num_batched|max_running|chunked_prefill_size|cap", r.name)
-        ),
-        None,
-    )
-    gaps = [r for r in e.under("sweep:") if re.search(r"itl|tpot|step|decode", r.name) and len(r.numbers) > 1]
-    if caps is None or len(caps.numbers) < 2 or not gaps:
-        return
-    grown = caps.numbers[-1] / caps.numbers[0] if caps.numbers[0] else 1.0
-    slower = max(r.numbers[-1] / r.numbers[0] for r in gaps if r.numbers[0])
-    if 1.0 <= slower < grown:
-        yield Finding(
-            Label.EXPECTED,
-            f"{grown:g} times the cap and {slower:.2f} times the time a token: more share each step "
-            f"instead of waiting",
-            tuple(
-                Fact(f"{r.name}: {', '.join(f'{n:g}' for n in r.numbers[:6])}", r.where)
-                for r in (caps, *gaps[:2])
-            ),
-            Advice("judge TTFT and TPOT together, or end to end, before calling it worse", "none"),
-            Severity.NOTE,
-            0.8,
-            explains=frozenset({Label.UNDETERMINED, Label.BAD_FLAGS, Label.COMPUTE, Label.MEMORY_BANDWIDTH}),
-        )
-
-
 def longer_steps_for_more(e: Evidence) -> Iterator[Finding]:
     """More streams at once share each step: a token takes longer by far less than the load grew, and
     nobody waits.
@@ -341,6 +308,5 @@ RULES = (
     busy_without_work,
     busy_cores,
     only_finished_requests,
-    price_of_more_at_once,
     longer_steps_for_more,
 )

@@ -86,6 +86,33 @@ def slow_kernels(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def debugging_on(e: Evidence) -> Iterator[Finding]:
+    """Tracing every call, waiting for every kernel, profiling: what helps to find a fault slows all else."""
+    told = [r for r in e.readings.values() if _DEBUGGING.search(f"{r.name} {r.text}") and r.values != (0.0,)]
+    lines = e.of("debugging")
+    if told or lines:
+        yield Finding(
+            Label.BAD_FLAGS,
+            "The server runs with a setting for debugging, which slows every call",
+            tuple(said(line) for line in lines[:1])
+            + tuple(Fact(f"{r.name} {r.text}"[:120], r.where) for r in told[:2]),
+            Advice(
+                "unset VLLM_TRACE_FUNCTION, CUDA_LAUNCH_BLOCKING, the profiler; VLLM_LOGGING_LEVEL=INFO",
+                "start and steps at their own speed",
+                "less to read in the log",
+                "the same start, timed",
+            ),
+            Severity.WARNING,
+            0.85,
+            explains=frozenset({Label.COLD_START, Label.CPU, Label.UNDETERMINED}),
+        )
+
+
+_DEBUGGING = re.compile(
+    r"VLLM_TRACE_FUNCTION|CUDA_LAUNCH_BLOCKING|TORCH_CUDNN_DEBUG|compute-sanitizer|valgrind"
+)
+
+
 def is_speed_asked(e: Evidence) -> bool:
     speeds = any(
         q.what in {"decode", "output", "generation", "itl", "tpot", "throughput"} for q in quantities(e)
@@ -160,6 +187,7 @@ def _of_load(e: Evidence) -> tuple[Fact, ...]:
 
 
 RULES = (
+    debugging_on,
     refused,
     gone_in_this_version,
     without_effect,

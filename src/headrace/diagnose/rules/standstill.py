@@ -143,7 +143,34 @@ def uneven_ranks(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def answer_without_an_end(e: Evidence) -> Iterator[Finding]:
+    """llama.cpp throws half of the context away when it is full and goes on: an answer that does so again and
+    again never ends by itself, and its slot is never free.
+    """
+    if e.counts.get("llama_shift", 0) >= SHIFTS_OF_AN_ENDLESS_ANSWER:
+        yield Finding(
+            Label.STALL,
+            f"An answer never ends: its context was shifted {e.counts['llama_shift']} times, and its slot is "
+            f"taken all the while",
+            tuple(said(event) for event in e.of("llama_shift", "llama_slot")[:2]),
+            Advice(
+                "--predict with a bound and stop in the requests; --no-context-shift; a larger --ctx-size",
+                "slots come free",
+                "long answers are cut",
+                "no more 'context shift' lines",
+            ),
+            Severity.CRITICAL,
+            0.75,
+            also=(Label.BAD_FLAGS,),
+            explains=frozenset({Label.UNDETERMINED, Label.KV_CAPACITY}),
+        )
+
+
+SHIFTS_OF_AN_ENDLESS_ANSWER = 3
+
+
 RULES = (
+    answer_without_an_end,
     uneven_ranks,
     standing_still,
     longer_than_the_pool,

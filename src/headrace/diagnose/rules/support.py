@@ -59,6 +59,20 @@ def out_of_memory(e: Evidence) -> bool:
     return any(e.counts.get(kind) for kind in OUT_OF_MEMORY)
 
 
+TOLD_OOM = re.compile(r"(?<![a-z])oom(?![a-z])|out[ _]of[ _]memory")
+
+
+def told_words(e: Evidence) -> str:
+    """Names and texts of everything but the server's own metrics and log, in lower case."""
+    own = ("vllm:", "log:", "told:")
+    return " ".join(f"{r.name} {r.text}" for r in e.readings.values() if not r.name.startswith(own)).lower()
+
+
+def tells_of_oom(e: Evidence) -> bool:
+    """Whether somebody tells of an out-of-memory, or its line was read."""
+    return out_of_memory(e) or TOLD_OOM.search(told_words(e)) is not None
+
+
 def on_cpu(e: Evidence) -> bool:
     """Whether the engine computes on the CPU, where eager mode and float32 are how it is done."""
     told = " ".join(e.text(f"hardware:{name}") for name in ("gpu", "accelerator", "device")).lower()
@@ -114,8 +128,6 @@ _AT_ONCE = (
     "batch",
     "batch_size",
     "parallel",
-    "num_requests",
-    "requests",
     "streams",
 )
 
@@ -130,7 +142,11 @@ def concurrency(e: Evidence) -> float | None:
 
 def asks_at_once(e: Evidence) -> bool:
     """Whether the load generator sends without a limit."""
-    return e.text("workload:request_rate").strip() in {"inf", "infinity"} or "workload:burst" in e.readings
+    endless = e.text("workload:request_rate").strip() in {"inf", "infinity"} or "workload:burst" in e.readings
+    return endless or _AT_A_BLOW.search(e.told()) is not None
+
+
+_AT_A_BLOW = re.compile(r"\b(?:all )?at once\b|simultaneous(?:ly)?\b|\bin one burst\b|\ball together\b")
 
 
 def load_facts(e: Evidence, load: Load) -> tuple[Fact, ...]:

@@ -8,8 +8,8 @@ Dashboards and alerts written for vLLM work unchanged; docs/metrics.md has every
 ours is true and vLLM's is not. Counters keep growing over an engine's restart.
 """
 
-import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,7 +22,7 @@ from prometheus_client import (
 from headrace.core.bill import CAUSES
 from headrace.core.output import EngineStats, Output
 from headrace.core.settings import Settings
-from headrace.net.messages import Budget, Step
+from headrace.net.messages import Budget, Step, Taken
 from headrace.net.metrics.log_line import Totals
 from headrace.net.metrics.of_budgets import WAITS, BudgetSeries, ServerSeries
 from headrace.net.metrics.of_engine import BlockSeries, EngineSeries, add_cache_config
@@ -39,10 +39,12 @@ class Metrics:
         model_name: str,
         settings: Settings,
         budget: Budget,
-        clock: Callable[[], float] = time.monotonic,
+        untaken: Callable[[], int],
+        silent_s: Callable[[], float],
     ) -> None:
+        """`untaken`: requests on their way to the engine. `silent_s`: how long it has said nothing."""
         self._registry = CollectorRegistry()
-        self._clock = clock
+        self._untaken = untaken
         sheet = Sheet(self._registry, model_name)
         self._engine = EngineSeries(sheet)
         self._blocks = BlockSeries(sheet)
@@ -52,8 +54,8 @@ class Metrics:
         self.http = HttpSeries(self._registry)
         sheet.live(
             "headrace:seconds_since_step",
-            "How long the engine has not told of a step although it has requests; 0 when it has none.",
-            self._silent_s,
+            "How long the engine has said nothing although it has something to do; 0 when it has not.",
+            silent_s,
         )
         add_cache_config(sheet, settings, budget)
         for collector in (GCCollector, PlatformCollector, ProcessCollector):
@@ -61,7 +63,6 @@ class Metrics:
         self._nothing = _nothing_yet(settings.usable_blocks)
         self._carried = self._said = self._nothing
         self._decoded = 0  # tokens of steps since then that were no prompt's
-        self._heard_at = clock()
 
     def exposition(self) -> bytes:
         """The text that Prometheus reads."""
@@ -89,14 +90,15 @@ class Metrics:
 
     def on_submitted(self) -> None:
         """A request is put before the engine."""
-        if not self._server.unfinished.value:
-            self._heard_at = self._clock()
         self._server.unfinished.value += 1
+
+    def on_taken(self, taken: Taken) -> None:
+        """A step has begun, with requests that are new in it."""
+        self._said = replace(self._said, running=taken.running, waiting=taken.waiting)
 
     def on_step(self, step: Step) -> None:
         """A step has ended, or the engine has come to rest."""
         self._said = step.stats
-        self._heard_at = self._clock()
         if step.tokens:
             self._decoded += len(step.outputs)
             self._engine.iteration_tokens.observe(step.tokens)
@@ -145,14 +147,11 @@ class Metrics:
     def _carry_over(self) -> None:
         """Bring the numbers up to what the engine said last."""
         before, now = self._carried, self._said
-        self._engine.carry_over(before, now)
+        self._engine.carry_over(before, now, self._untaken())
         self._budgets.carry_over(before, now)
         self._budgets.prefill_tokens.value += now.tokens_computed - before.tokens_computed - self._decoded
         self._decoded = 0
         self._carried = now
-
-    def _silent_s(self) -> float:
-        return self._clock() - self._heard_at if self._server.unfinished.value else 0.0
 
 
 def _nothing_yet(total_blocks: int) -> EngineStats:

@@ -26,7 +26,9 @@ class EngineSeries:
             "vllm:num_requests_running", "Requests that hold KV blocks and take part in steps."
         )
         self.waiting = sheet.gauge(
-            "vllm:num_requests_waiting", "Requests in the waiting queue, preempted ones included."
+            "vllm:num_requests_waiting",
+            "Requests in the waiting queue, preempted ones included, and those on their way to it while a "
+            "step runs (in vLLM these are in no gauge).",
         )
         self._waiting_by_reason = sheet.gauges(
             "vllm:num_requests_waiting_by_reason",
@@ -57,9 +59,9 @@ class EngineSeries:
             STEP_TOKENS,
         )
 
-    def carry_over(self, before: EngineStats, now: EngineStats) -> None:
+    def carry_over(self, before: EngineStats, now: EngineStats, on_their_way: int) -> None:
         self.running.value = now.running
-        self.waiting.value = self._waiting_by_reason["capacity"].value = now.waiting
+        self.waiting.value = self._waiting_by_reason["capacity"].value = now.waiting + on_their_way
         self.kv_usage.value = now.kv_cache_usage
         self.preemptions.value += now.preemptions - before.preemptions
         self.queries.value += now.prefix_cache_queries - before.prefix_cache_queries
