@@ -32,6 +32,7 @@ from headrace.diagnose.rules import (
     speed,
     standstill,
     sweeps,
+    warned,
 )
 from headrace.diagnose.signs import causes, suspects
 
@@ -43,6 +44,7 @@ _ROOMS = (
     crash,
     settings,
     speed,
+    warned,
     fit,
     standstill,
     sweeps,

@@ -41,6 +41,14 @@ _RATE = ("decode", "output", "generation", "gen", "throughput", "prefill", "prom
 _NOISE = frozenset({"time", "per", "of", "the", "at", "token", "tokens", "req", "total", "tps", "qps"})
 
 
+_LONG_NAMES = (
+    (re.compile(r"time_to_first_(?:token|byte)|first_token(?:_latency|_time)?|ttfb"), "ttft"),
+    (re.compile(r"inter_token_latency|inter_token"), "itl"),
+    (re.compile(r"time_per_output_token"), "tpot"),
+    (re.compile(r"end_to_end(?:_latency)?|total_latency"), "e2e"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """One number with its name taken apart. `value` is in seconds for times, per second for rates."""
@@ -72,7 +80,10 @@ def quantities(e: Evidence, prefixes: tuple[str, ...] = _PREFIXES) -> list[Quant
 def _quantity(reading: Reading) -> Quantity | None:
     if not reading.numbers:
         return None
-    words = [w for w in re.split(r"[_\s/.\-]+", reading.name.partition(":")[2].lower()) if w]
+    short = reading.name.partition(":")[2].lower()
+    for written, name in _LONG_NAMES:
+        short = written.sub(name, short)
+    words = [w for w in re.split(r"[_\s/.\-]+", short) if w]
     rate = is_rate(words)
     kinds = _RATE if rate else _LATENCY
     what = next((word for word in words if word in kinds), "")
@@ -96,7 +107,8 @@ def _quantity(reading: Reading) -> Quantity | None:
 def _situation(words: Iterable[str]) -> frozenset[str]:
     """Words of a situation; what is negated is another word: no_spec -> {no, no-spec}."""
     found, negated = set[str](), False
-    for word in words:
+    for written in words:
+        word = _one_spelling(written)
         found.add(f"no-{word}" if negated else word)
         negated = word in {"no", "non", "without", "not"}
     return frozenset(found)
@@ -108,6 +120,18 @@ def is_rate(words: list[str]) -> bool:
     return bool(
         re.search(r"tok(?:ens?)?_(?:per_)?s(?:ec)?(?:_|$)|throughput|tps|rps|qps|req(?:uests)?_per_s", joined)
     )
+
+
+_AT_ONCE = re.compile(
+    r"(?:c|conc|concurrent|concurrency|users?|clients?|streams?|batch|bs|b|n)(\d+)|(\d+)(?:users|clients|streams)"
+)
+
+
+def _one_spelling(word: str) -> str:
+    """c16 of concurrent16, users16 and 16clients; c1 of what is sent one after the other."""
+    if match := _AT_ONCE.fullmatch(word):
+        return f"c{match[1] or match[2]}"
+    return "c1" if word in {"sequential", "serial", "sequentially"} else word
 
 
 FIRST = frozenset({"first", "1st", "run1", "cold", "initial", "startup", "unwarmed", "prewarm"})

@@ -78,10 +78,10 @@ def _holds(sign: Sign, told: str, seen: set[str]) -> str | None:
 
 
 def words_of(e: Evidence) -> str:
-    """Everything that was told, as words: names of numbers, texts, lines of a log that mean nothing else."""
+    """What was told of what happens, as words: names of numbers, texts. What a machine has is no sign."""
     parts = list[str]()
     for reading in e.readings.values():
-        if not reading.name.startswith(("vllm:", "process_", "log:")):
+        if not reading.name.startswith(("vllm:", "process_", "log:", "hardware:")):
             parts.append(f"{reading.name.partition(':')[2]} {'' if reading.numbers else reading.text}")
     parts += [event.text for event in e.of("error")]
     text = " | ".join(parts)[:_LONGEST_CORPUS].lower()

@@ -181,14 +181,15 @@ def behind_a_proxy(e: Evidence) -> Iterator[Finding]:
         )
 
 
+_AFTER_A_PAUSE = frozenset({"idle", "pause", "paused", "sleep", "waiting"})
+
+
 def connects_again(e: Evidence) -> Iterator[Finding]:
     """The server closes an idle connection after seconds (uvicorn: 5): the next request pays for a new
     one.
     """
     found = quantities(e)
-    slower = [
-        p for p in pairs(found, frozenset({"idle"}), None) if p.times_worse < 1 / 1.4 and not p.base.is_rate
-    ]
+    slower = [p for p in pairs(found, _AFTER_A_PAUSE, None) if p.times_worse < 1 / 1.4 and not p.base.is_rate]
     kept = any("keep" in r.name for r in e.under("workload:"))
     if slower and not start_failed(e) and (kept or any(p.base.says({"after"}) for p in slower)):
         yield Finding(
@@ -232,6 +233,34 @@ def gave_up(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def first_is_last(e: Evidence) -> Iterator[Finding]:
+    """A first token that comes with the last one was made long before: the answer is not streamed, or is kept
+    back on the way.
+    """
+    found = [q for q in quantities(e, ("client:",)) if not q.is_rate and not q.situation]
+    firsts = {q.stat: q for q in found if q.what == "ttft"}
+    for whole in (q for q in found if q.what in {"e2e", "e2el", "latency", "request", "response"}):
+        first = firsts.get(whole.stat)
+        tokens = e.number("workload:output_tokens", "workload:max_tokens", "workload:output_len") or 64
+        if first is not None and first.last > 0.9 * whole.last > 0.5 and tokens >= 32 and not start_failed(e):
+            yield Finding(
+                Label.CLIENT,
+                f"The first token comes with the last: TTFT {first.last:.2f} s of {whole.last:.2f} s",
+                (fact(e, first.name), fact(e, whole.name)),
+                Advice(
+                    "stream=True in the request; no buffering in the proxy (proxy_buffering off)",
+                    "TTFT as the server makes it",
+                    "none",
+                    "vllm:time_to_first_token_seconds beside the client's",
+                ),
+                Severity.WARNING,
+                0.65,
+                rivals=("answers of a few tokens after a long prompt: their TTFT is most of it",),
+                explains=frozenset({Label.UNDETERMINED}),
+            )
+            return
+
+
 def lines_of_the_way(e: Evidence) -> Iterator[Finding]:
     """Clients and proxies say themselves that they gave up, while the server shows no want of anything."""
     events = e.of("proxy_error", "client_error")
@@ -257,6 +286,7 @@ def lines_of_the_way(e: Evidence) -> Iterator[Finding]:
 
 RULES = (
     gave_up,
+    first_is_last,
     lines_of_the_way,
     through_a_proxy,
     connection_limit,

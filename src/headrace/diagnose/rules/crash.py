@@ -168,6 +168,7 @@ def _by_sums(e: Evidence, event: Event) -> Phase:
 def _by_order(e: Evidence, event: Event) -> Phase:
     marks = {
         "load_began": Phase.LOAD,
+        "load_ended": Phase.PROFILE,
         "loaded": Phase.PROFILE,
         "kv_available": Phase.CAPTURE,
         "kv_size": Phase.CAPTURE,

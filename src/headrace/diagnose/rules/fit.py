@@ -1,9 +1,10 @@
 """Whether model, cards and flags suit each other: arithmetic on names, before anything runs."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
-from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.evidence import Event, Evidence, Reading
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.load import load_of
@@ -223,24 +224,24 @@ def pool_by_estimate(e: Evidence) -> Iterator[Finding]:
     """The pool is what the budget leaves: two starts that differ in it differ in what was reserved beside
     it.
     """
-    now = e.number("startup:kv_cache_tokens", "startup:kv_gib", "startup:num_gpu_blocks")
-    others = [
-        r
-        for stem in ("kv_cache_tokens_", "kv_gib_", "num_gpu_blocks_", "kv_tokens_")
-        for r in e.under(f"startup:{stem}")
-        if r.last
-    ]
-    for other in others:
-        if now and other.last and other.last > 1.3 * now:
+    sizes = [r for r in e.under("startup:") if _POOL.search(r.name) and r.last]
+    by_stem = defaultdict[str, list[Reading]](list)
+    for reading in sizes:
+        by_stem["".join(_POOL.findall(reading.name))].append(reading)
+    for same in by_stem.values():
+        least, most = (pick(same, key=lambda r: r.last or 0.0) for pick in (min, max))
+        if (most.last or 0.0) > 1.3 * (least.last or 1.0):
             yield Finding(
                 Label.KV_CAPACITY,
-                f"The KV pool is {other.last / now:.1f} times smaller than the same flags gave otherwise",
-                (fact(e, "startup:kv_cache_tokens"), fact(e, other.name)),
+                f"The KV pool is {(most.last or 0) / (least.last or 1):.1f} times smaller than the same "
+                f"server had otherwise",
+                (fact(e, least.name), fact(e, most.name)),
                 Advice(
-                    "compare the memory summary of both starts; fewer --cudagraph-capture-sizes, or a "
-                    "version without the over-estimate of graph memory (0.21 on)",
+                    "compare the memory summary of both starts: a longer profiled prompt (--max-model-len "
+                    "before V1, --max-num-batched-tokens since), graphs (fewer --cudagraph-capture-sizes), "
+                    "a version that over-estimates them (0.21 on)",
                     "the pool of before",
-                    "with the estimate off, capture itself may run out of memory",
+                    "with the estimate of graphs off, capture itself may run out of memory",
                     "'GPU KV cache size' at start",
                 ),
                 Severity.WARNING,
@@ -248,6 +249,83 @@ def pool_by_estimate(e: Evidence) -> Iterator[Finding]:
                 explains=frozenset({Label.UNDETERMINED, Label.SHIFT}),
             )
             return
+
+
+_POOL = re.compile(r"kv_cache_tokens|kv_tokens|kv_gib|(?:num_)?gpu_blocks|kv_blocks|cache_blocks")
+
+
+def pool_eaten(e: Evidence) -> Iterator[Finding]:
+    """What start-up itself says it takes from the pool: graphs in the budget, layers padded to one size,
+    sliding layers that are given room for everything.
+    """
+    graphs = [x for x in e.of("graph_estimate") if _lost(x) >= NOTABLE_LOSS]
+    padding = [x for x in e.of("padding") if (x.number("percent") or 0) >= 20]
+    lines = (*graphs[-1:], *padding[-1:], *e.of("hybrid_off")[-1:])
+    if not lines or start_failed(e) or load_of(e).running:
+        return
+    yield Finding(
+        Label.KV_CAPACITY,
+        "The KV pool is smaller than the card would allow: start-up says what it gives away",
+        tuple(said(line) for line in lines),
+        Advice(
+            "a newer version (the estimate of graphs, hybrid pools); fewer --cudagraph-capture-sizes or a "
+            "lower --max-num-seqs; more --gpu-memory-utilization, by as much as the line says",
+            "as many more tokens as were given away",
+            "less outside the budget",
+            "'GPU KV cache size' at start",
+        ),
+        Severity.NOTE,
+        0.6,
+        explains=frozenset({Label.UNDETERMINED}),
+    )
+
+
+NOTABLE_LOSS = 0.04
+"""Of the card: less is what graphs take everywhere."""
+
+
+def _lost(event: Event) -> float:
+    return (event.number("asked") or 0.0) - (event.number("without") or 0.0)
+
+
+def host_memory_asked(e: Evidence) -> Iterator[Finding]:
+    """What is set aside in host memory is so for each rank: swap space (V0), weights, a tier for KV."""
+    ram = e.number(*(f"{p}:{n}" for p in ("hardware", "host") for n in _RAM))
+    ranks = max(tensor_parallel(e), 1)
+    asked = {
+        "swap-space": (e.flag("swap-space") or 0.0) * ranks,
+        "cpu-offload-gb": (e.flag("cpu-offload-gb") or 0.0) * ranks,
+        "kv-offloading-size": e.flag("kv-offloading-size") or 0.0,
+        "mm-processor-cache-gb": (e.flag("mm-processor-cache-gb") or 0.0)
+        * (e.flag("api-server-count") or 1.0),
+    }
+    total = sum(asked.values())
+    if ram and total > 0.7 * ram:
+        yield Finding(
+            Label.HOST_MEMORY,
+            f"Flags ask for {total:g} GiB of host memory, the host has {ram:g}",
+            tuple(fact(e, name) for name, size in asked.items() if size),
+            Advice(
+                "less of it: the sizes are for each rank",
+                "the process lives",
+                "a smaller tier",
+                "free memory of the host under load",
+            ),
+            Severity.WARNING,
+            0.7,
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
+_RAM = (
+    "ram_gib",
+    "ram_gb",
+    "memory_gib",
+    "memory_gb",
+    "host_memory_gib",
+    "mem_total_gib",
+    "memory_limit_gib",
+)
 
 
 def shared_card(e: Evidence) -> Iterator[Finding]:
@@ -278,7 +356,9 @@ RULES = (
     will_not_fit,
     profile_below_served,
     pool_by_estimate,
+    pool_eaten,
     shared_card,
+    host_memory_asked,
     split_too_far,
     no_headroom,
 )

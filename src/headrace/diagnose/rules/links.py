@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.evidence import Evidence, Reading
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.quantities import degrees, quantities
 from headrace.diagnose.rules.support import fact, out_of_memory, said, start_failed
 from headrace.diagnose.sizes import (
@@ -37,6 +37,34 @@ def wider_is_not_faster(e: Evidence) -> Iterator[Finding]:
                 explains=frozenset({Label.COMPUTE, Label.UNDETERMINED, Label.QUEUEING}),
             )
             return
+
+
+def link_turned_off(e: Evidence) -> Iterator[Finding]:
+    """Variables that forbid NCCL the fast way between cards: activations then cross host memory or TCP."""
+    told = (*e.under("env:"), *e.under("hardware:"), *e.under("workload:"))
+    off = [reading for reading in told if _turned_off(reading)]
+    several = tensor_parallel(e) >= 2 or (e.number("hardware:nodes") or 1) > 1
+    if off and several and not start_failed(e):
+        yield Finding(
+            Label.INTERCONNECT,
+            "The fast way between cards is turned off by hand",
+            tuple(Fact(f"{r.name} {r.text}"[:120], r.where) for r in off[:3]),
+            Advice(
+                "unset NCCL_P2P_DISABLE, NCCL_IB_DISABLE, NCCL_SHM_DISABLE, or split within what is joined",
+                "tokens a second",
+                "what they were set against may come back",
+                "nccl-tests all_reduce_perf with and without",
+            ),
+            Severity.WARNING,
+            0.75,
+            also=(Label.BAD_FLAGS,),
+            explains=frozenset({Label.BAD_FLAGS, Label.UNDETERMINED}),
+        )
+
+
+def _turned_off(reading: Reading) -> bool:
+    told = f"{reading.name} {reading.text} {reading.last or ''}"
+    return re.search(r"NCCL_(?:P2P|IB|SHM)_DISABLE\W+1", told, re.IGNORECASE) is not None
 
 
 def slow_link(e: Evidence) -> Iterator[Finding]:
@@ -108,5 +136,6 @@ def link_failed(e: Evidence) -> Iterator[Finding]:
 RULES = (
     link_failed,
     wider_is_not_faster,
+    link_turned_off,
     slow_link,
 )

@@ -49,6 +49,15 @@ def near_bandwidth(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def _lone_stream_tok_s(e: Evidence) -> float | None:
+    """What a log says of one request that only decodes."""
+    load = load_of(e)
+    rows = zip(load.running, load.prompted, load.generated, strict=False)
+    return max(
+        (made for running, read, made in rows if running == 1 and read == 0 and made > 0), default=None
+    )
+
+
 _BANDWIDTHS = ("bandwidth_gb_s", "memory_bandwidth_gb_s", "mem_bandwidth_gb_s", "gb_per_s", "gb_s")
 
 
@@ -69,6 +78,7 @@ def _share_of_bandwidth(e: Evidence) -> tuple[float, str] | None:
         ),
         None,
     )
+    speed = speed or _lone_stream_tok_s(e)
     bandwidth = told_gb_s or (card.gb_per_s if card else None)
     size = told_gb or (parameters * bytes_per_weight(e) / 1e9 if parameters else None)
     alone = load_of(e).peak_running <= 2 and (concurrency(e) or 1) <= 2

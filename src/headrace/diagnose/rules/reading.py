@@ -130,6 +130,44 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
+def cached_tokens_counted(e: Evidence) -> Iterator[Finding]:
+    """prompt_tokens_total counts whole prompts, what hit the cache too; the log's rate and the card know only
+    what was computed (since about 0.16).
+    """
+    rates = [q for q in quantities(e, ("promql:", "dashboard:")) if q.is_rate]
+    told = [q for q in rates if q.what in {"prompt", "prefill"}]
+    logged, (rate, names) = e.number("log:prompt_tok_s"), hit_rate(e)
+    if told and logged and rate and abs(told[0].last * (1 - rate) - logged) < 0.25 * logged:
+        yield Finding(
+            Label.MEASUREMENT,
+            f"{told[0].last:,.0f} prompt tokens a second include {rate:.0%} that hit the cache; "
+            f"{logged:,.0f} were computed",
+            (fact(e, told[0].name), *(fact(e, name) for name in names)),
+            Advice(
+                'vllm:prompt_tokens_by_source_total{source="local_compute"} for what the card computes',
+                "a rate that agrees with the log",
+            ),
+            Severity.NOTE,
+            0.75,
+            explains=frozenset({Label.UNDETERMINED, Label.COMPUTE}),
+        )
+
+
+def stats_turned_off(e: Evidence) -> Iterator[Finding]:
+    """--disable-log-stats takes the updates of most metrics with it: they stand at 0 whatever happens."""
+    seen = [r for r in (*e.under("vllm:"), *e.under("promql:")) if r.numbers]
+    if e.is_on("disable-log-stats") and not any(any(r.numbers) for r in seen):
+        yield Finding(
+            Label.MEASUREMENT,
+            "Metrics stand at 0 because --disable-log-stats turns their updates off",
+            (fact(e, "disable-log-stats"), *(fact(e, r.name) for r in seen[:2])),
+            Advice("leave --disable-log-stats out", "metrics that move", "a few per cent of a CPU core"),
+            Severity.WARNING,
+            0.8,
+            explains=frozenset({Label.UNDETERMINED, Label.STALL}),
+        )
+
+
 def impossible_share(e: Evidence) -> Iterator[Finding]:
     """Shares of several engines were added: their mean, or the largest, is meant."""
     for reading in (*e.under("promql:"), *e.under("dashboard:"), *e.under("grafana:"), *e.under("vllm:")):
@@ -277,7 +315,7 @@ def longer_steps_for_more(e: Evidence) -> Iterator[Finding]:
     found = (
         (float(match[1]), q)
         for q in quantities(e)
-        if q.what in {"itl", "tpot"} and not q.is_rate
+        if q.what in {"itl", "tpot", "e2e", "e2el", "latency", "request"} and not q.is_rate
         for word in q.situation
         if (match := re.fullmatch(r"c(\d+)", word))
     )
@@ -302,6 +340,8 @@ RULES = (
     in_the_first_bucket,
     mixed_window,
     names_of_another_version,
+    cached_tokens_counted,
+    stats_turned_off,
     impossible_share,
     recomputed_as_hits,
     per_event_not_per_token,

@@ -94,7 +94,14 @@ _WITHOUT = frozenset(
 )
 
 
+_ON_THE_CPU = frozenset({"logprobs", "penalties", "penalty", "processors", "stops"})
+"""Features whose work is done for each token on the CPU."""
 _FEATURES = {
+    "logprobs": "log probabilities",
+    "penalty": "penalties",
+    "penalties": "penalties",
+    "processors": "logits processors",
+    "stops": "stop strings",
     "spec": "speculation",
     "speculative": "speculation",
     "ngram": "speculation",
@@ -129,7 +136,7 @@ def worse_with_it(e: Evidence) -> Iterator[Finding]:
             worse = off.last / on.last if on.is_rate and on.last else on.last / off.last if off.last else 0.0
             if worse > 1.15:
                 yield Finding(
-                    Label.BAD_FLAGS,
+                    Label.CPU if word in _ON_THE_CPU else Label.BAD_FLAGS,
                     f"{name} makes it {worse:.1f} times worse here",
                     (fact(e, on.name), fact(e, off.name)),
                     Advice(

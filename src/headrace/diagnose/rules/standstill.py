@@ -1,5 +1,6 @@
 """Engines that stand still and ranks that share unevenly: waits that no budget of the scheduler explains."""
 
+import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
@@ -59,8 +60,15 @@ def standing_still(e: Evidence) -> Iterator[Finding]:
     )
 
 
+_OPEN = re.compile(r"unfinished|hanging|stuck|never_answered|unanswered|open_requests|in_flight|outstanding")
+
+
 def _frozen(e: Evidence, load: Load) -> str:
-    steps = e.series("vllm:iteration_tokens_total_count")
+    left = [r for r in e.under("client:") if _OPEN.search(r.name) and (r.last or 0) > 0]
+    if left and load.running and max(load.running) == 0 and load.peak_waiting == 0:
+        return f"{left[0].last:,.0f} requests are open at the client, and the engine knows of none"
+    counters = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total")
+    steps = next((series for name in counters if len(series := e.series(name)) > 1), ())
     if len(steps) > 1 and steps[-1] == steps[0] and load.running and min(load.running) > 0:
         return "requests run and not one step was made between the scrapes"
     idle = bool(load.running) and max(load.running) == 0 and load.waiting

@@ -1,0 +1,176 @@
+"""For each mechanism the evidence that shows it, and the nearest that does not."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from headrace.diagnose.finding import Label
+from tests.diagnose.samples import first, incident
+
+Parts = Mapping[str, object]
+RUNS = {"vllm:num_requests_running": [3, 3], "vllm:num_requests_waiting": [0, 0]}
+PAIRS: dict[str, tuple[Label, Parts, Parts]] = {
+    "no token between two scrapes while requests run": (
+        Label.STALL,
+        {"metrics": RUNS | {"vllm:generation_tokens_total": [900, 900]}},
+        {"metrics": RUNS | {"vllm:generation_tokens_total": [900, 1900]}},
+    ),
+    "requests open at the client of which the engine knows nothing": (
+        Label.STALL,
+        {"metrics": {"sglang:num_running_reqs": 0, "sglang:num_queue_reqs": 0, "client:unfinished": 12}},
+        {"metrics": {"sglang:num_running_reqs": 12, "sglang:num_queue_reqs": 0, "client:unfinished": 12}},
+    ),
+    "skipped requests that hold the admission limit": (
+        Label.STALL,
+        {
+            "metrics": {
+                "vllm:num_requests_running": [29, 3],
+                "vllm:num_requests_waiting": [90, 220],
+                "vllm:num_requests_waiting_by_reason{reason=deferred}": [90, 220],
+                "vllm:kv_cache_usage_perc": [0.6, 0.2],
+            }
+        },
+        {
+            "metrics": {
+                "vllm:num_requests_running": [29, 29],
+                "vllm:num_requests_waiting": [90, 90],
+                "vllm:num_requests_waiting_by_reason{reason=deferred}": [90, 90],
+                "vllm:kv_cache_usage_perc": [0.6, 0.6],
+            }
+        },
+    ),
+    "shared memory of the host is full": (
+        Label.HOST_MEMORY,
+        {
+            "metrics": {"host:dev_shm_used_perc": 100},
+            "log": ["RuntimeError: NCCL error: unhandled system error"],
+        },
+        {
+            "metrics": {"host:dev_shm_used_perc": 12},
+            "log": ["RuntimeError: NCCL error: unhandled system error"],
+        },
+    ),
+    "swap space for every rank": (
+        Label.HOST_MEMORY,
+        {
+            "flags": {"swap-space": 16, "tensor-parallel-size": 8},
+            "hardware": {"ram_gib": 128},
+            "version": "0.6.0",
+        },
+        {
+            "flags": {"swap-space": 4, "tensor-parallel-size": 2},
+            "hardware": {"ram_gib": 128},
+            "version": "0.6.0",
+        },
+    ),
+    "an out-of-memory in the sampler": (
+        Label.OOM_PEAK,
+        {"log": ["File sampler.py, line 86, in forward", "torch.OutOfMemoryError: CUDA out of memory."]},
+        {"log": ["in load_weights", "torch.OutOfMemoryError: CUDA out of memory."]},
+    ),
+    "shards that are still being read": (
+        Label.OOM_WEIGHTS,
+        {"log": ["Loading safetensors checkpoint shards:  40% Completed | 2/5", "CUDA out of memory."]},
+        {"log": ["Loading safetensors checkpoint shards: 100% Completed | 5/5", "CUDA out of memory."]},
+    ),
+    "a first token that comes with the last": (
+        Label.CLIENT,
+        {"metrics": {"client:ttft_p50_s": 4.1, "client:e2e_p50_s": 4.2}, "workload": {"output_tokens": 300}},
+        {"metrics": {"client:ttft_p50_s": 0.4, "client:e2e_p50_s": 4.2}, "workload": {"output_tokens": 300}},
+    ),
+    "a client that waits for each answer": (
+        Label.CLIENT,
+        {"metrics": RUNS | {"vllm:num_requests_running": [1, 1]}, "workload": {"batch_size": 64}},
+        {"metrics": RUNS | {"vllm:num_requests_running": [64, 64]}, "workload": {"batch_size": 64}},
+    ),
+    "synthetic prompts that hit the cache": (
+        Label.MEASUREMENT,
+        {"metrics": RUNS | {"log:prefix_hit_rate": 0.8}, "workload": {"dataset": "synthetic"}},
+        {"metrics": RUNS | {"log:prefix_hit_rate": 0.8}, "workload": {"dataset": "chats of users"}},
+    ),
+    "prompt tokens of which most were cached": (
+        Label.MEASUREMENT,
+        {"metrics": {"promql:prompt_tok_s": 50_000, "log:prompt_tok_s": 8000, "log:prefix_hit_rate": 0.84}},
+        {"metrics": {"promql:prompt_tok_s": 8100, "log:prompt_tok_s": 8000, "log:prefix_hit_rate": 0.84}},
+    ),
+    "metrics whose updates are off": (
+        Label.MEASUREMENT,
+        {"flags": {"disable-log-stats": True}, "metrics": {"vllm:num_requests_running": 0}},
+        {"flags": {"disable-log-stats": True}, "metrics": {"vllm:num_requests_running": 4}},
+    ),
+    "a prompt beyond a pool that was overridden": (
+        Label.BAD_FLAGS,
+        {"flags": {"num-gpu-blocks-override": 50}, "workload": {"prompt_tokens": 1002}},
+        {"flags": {"num-gpu-blocks-override": 500}, "workload": {"prompt_tokens": 1002}},
+    ),
+    "a setting for debugging": (
+        Label.BAD_FLAGS,
+        {"workload": {"env": {"VLLM_TRACE_FUNCTION": 1}}, "metrics": {"startup:total_s": 3600}},
+        {"workload": {"env": {"VLLM_LOGGING_LEVEL": "INFO"}}, "metrics": {"startup:total_s": 3600}},
+    ),
+    "peer access turned off": (
+        Label.INTERCONNECT,
+        {"flags": {"tensor-parallel-size": 4}, "workload": {"env": {"NCCL_P2P_DISABLE": 1}}},
+        {"flags": {"tensor-parallel-size": 1}, "workload": {"env": {"NCCL_P2P_DISABLE": 1}}},
+    ),
+    "a probe that ends the start": (
+        Label.COLD_START,
+        {"log": ["Starting to load model m", "Container vllm failed liveness probe, will be restarted"]},
+        {"log": ["INFO: Application startup complete.", "Container vllm failed liveness probe"]},
+    ),
+    "a slow tokenizer": (
+        Label.CPU,
+        {
+            "log": [
+                "WARNING tokenizer.py:66] Using a slow tokenizer. This might cause a significant slowdown."
+            ]
+        },
+        {"log": ["INFO tokenizer.py:66] Using a fast tokenizer."]},
+    ),
+    "one stream far below what its weights allow": (
+        Label.CPU,
+        {
+            "metrics": {"client:decode_tok_s": 38},
+            "hardware": {"bandwidth_gb_s": 936},
+            "workload": {"weights_gb": 4.4, "client_concurrency": 1},
+        },
+        {
+            "metrics": {"client:decode_tok_s": 150},
+            "hardware": {"bandwidth_gb_s": 936},
+            "workload": {"weights_gb": 4.4, "client_concurrency": 1},
+        },
+    ),
+    "a pool that start-up gives away": (
+        Label.KV_CAPACITY,
+        {"log": ["WARNING Hybrid KV cache manager is disabled for this hybrid model, This means"]},
+        {"log": ["WARNING Add 2 padding layers, may waste at most 6.67% KV cache memory"]},
+    ),
+    "a cap that was lowered at start": (
+        Label.QUEUEING,
+        {"log": ["max_running_requests was reduced from requested 128 to 50"], "engine": "sglang"},
+        {"log": ["max_running_requests is 128"], "engine": "sglang"},
+    ),
+    "an answer without an end": (
+        Label.STALL,
+        {"log": ["slot 0: context shift - n_keep = 1, n_left = 9, n_discard = 4"] * 3, "engine": "llama.cpp"},
+        {"log": ["slot 0: context shift - n_keep = 1, n_left = 9, n_discard = 4"], "engine": "llama.cpp"},
+    ),
+    "requests that their client gives up": (
+        Label.CLIENT,
+        {"log": ["INFO engine.py:298] Aborted request chatcmpl-9"], "metrics": RUNS},
+        {"log": ["INFO engine.py:280] Added request chatcmpl-9"], "metrics": RUNS},
+    ),
+    "more sent at once than may run": (
+        Label.QUEUEING,
+        {"metrics": {"client:ttft_mean_s": 120}, "workload": {"requests": 9000, "arrival": "all at once"}},
+        {"metrics": {"client:ttft_mean_s": 120}, "workload": {"requests": 90, "arrival": "all at once"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_mechanism_is_seen_where_it_shows_and_not_beside(name: str) -> None:
+    label, shows, beside = PAIRS[name]
+
+    assert first(incident(**shows)) is label
+    assert first(incident(**beside)) is not label
