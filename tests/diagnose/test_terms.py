@@ -1,5 +1,6 @@
 import pytest
 
+from headrace.core.bill import Cause
 from headrace.core.errors import BadInput
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.readers.flags import read_command
@@ -13,6 +14,18 @@ from headrace.diagnose.terms import explained, myths, terms
 )
 def test_any_spelling_finds_a_term(spelt: str) -> None:
     assert explained(spelt).term is not None
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_part_of_a_bill_is_explained(cause: Cause) -> None:
+    assert explained(cause.value).term is not None
+
+
+@pytest.mark.parametrize(
+    "word", ["headrace_bill", "shortest", "slo", "overdue", "headrace:ttft_seconds_total"]
+)
+def test_our_own_words_are_explained(word: str) -> None:
+    assert explained(word).term is not None
 
 
 def test_a_flag_of_old_articles_is_named_with_what_takes_its_place() -> None:
