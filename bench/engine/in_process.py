@@ -52,6 +52,7 @@ class Ours:
     def __init__(self, files: ModelFiles) -> None:
         model = load(files)
         self._executor = PagedExecutor(model, NUM_BLOCKS)
+        self._executor.choose_form()
         self._engine = Engine(
             Settings(
                 max_model_len=files.max_model_len,

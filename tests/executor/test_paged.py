@@ -111,3 +111,17 @@ def test_a_model_that_is_no_language_model_is_refused(files: ModelFiles, tmp_pat
         (tmp_path / f"openvino_model{suffix}").symlink_to(files.folder / f"openvino_detokenizer{suffix}")
     with pytest.raises(ModelUnusable, match="cannot run"):
         load(dataclasses.replace(files, folder=tmp_path))
+
+
+def test_choosing_a_form_changes_no_answer(paged: PagedExecutor) -> None:
+    """Which one is faster differs between machines and moments. Timing them touches nobody's blocks."""
+    executor = PagedExecutor(paged.model, 8)
+    chat = work("a", PROMPT, greedy(2), (1, 2, 3, 4))
+    others = [Chunk(work(f"o{n}", PROMPT[n:9], greedy(1), (5,)), 0, 1, samples=False) for n in range(5)]
+    beside = Plan(chunks=[Chunk(chat, 99, 1, samples=True), *others])
+    executor.run(Plan(chunks=[Chunk(chat, 0, 99, samples=False)]))
+    executor.run(beside)
+    before = executor.logits().copy()
+    executor.choose_form()
+    executor.run(beside)
+    assert np.abs(executor.logits() - before).max() < 1e-3

@@ -95,6 +95,7 @@ class EngineRecipe:
         executor = PagedExecutor(model, kv.num_blocks)
         if flags.warmup:
             warm_up(executor, settings)
+            executor.choose_form()
             vocabulary.join()  # done by now as a rule; else it would take its time from the first request
         kept_as = KvCacheDtype.F32 if model.kv_cache_dtype is KvCacheDtype.AUTO else model.kv_cache_dtype
         budget = Budget(model.weights_bytes, kv.total_bytes, kept_as.value)

@@ -28,10 +28,6 @@ from headrace.executor.models import ModelFiles
 from headrace.executor.tokenizer import OpenVinoTokenizer
 from headrace.executor.weights import as_signed_bytes, expand
 
-FEW_TOKENS = 4
-"""Up to so many tokens OpenVINO multiplies one by one, where signed bytes are the fastest weights; five it
-multiplies as a matrix, where float32 is (docs/log.md)."""
-
 
 class KvCacheDtype(StrEnum):
     """How keys and values are kept. `AUTO` is the type of the arithmetic, as in vLLM: float32."""
@@ -67,7 +63,7 @@ class PagedModel:
     files: ModelFiles
     compiled: ov.CompiledModel
     expanded: ov.CompiledModel | None
-    """The same with expanded weights, for steps of more than `FEW_TOKENS`; None where they take too much."""
+    """The same with expanded weights, for steps of many tokens; None where they take too much."""
     caches: tuple[CacheInput, ...]
     block_size: int
     """Tokens a block holds; the plugin decides (32 on CPUs)."""

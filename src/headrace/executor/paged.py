@@ -8,6 +8,7 @@ share is computed once and nothing is ever copied. Block 0 belongs to nobody.
 """
 
 import time
+from functools import partial
 
 import numpy as np
 import openvino as ov
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from headrace.core.errors import ModelUnusable
 from headrace.core.plan import Plan, Work
 from headrace.core.ports import StepResult
-from headrace.executor.graph import FEW_TOKENS, KvCacheDtype, PagedModel, load, plugin_properties
+from headrace.executor.forms import FEW_TOKENS, few_tokens
+from headrace.executor.graph import KvCacheDtype, PagedModel, load, plugin_properties
 from headrace.executor.prompt_logprobs import Pass, PromptLogprobs, positions
 from headrace.executor.sampler import Sampler
 
@@ -24,6 +26,8 @@ EVEN_FROM_TOKENS = 128
 EVEN_TOKENS = 8
 """Above so many tokens a step is filled up to a multiple of the other. OpenVINO's matrix kernels cut the
 tokens into equal blocks; 131, 149 or 158, without fit divisors, take 1.3 times as long as those around."""
+
+TIMED_STEPS = 3
 
 __all__ = ["KvCacheDtype", "PagedExecutor", "PagedModel", "load", "plugin_properties"]
 
@@ -48,6 +52,7 @@ class PagedExecutor:
         self._for_few = _Runner(model.compiled)
         self._for_many = self._for_few if model.expanded is None else _Runner(model.expanded)
         self._runner = self._for_few
+        self._few_tokens = FEW_TOKENS
         try:
             for cache in model.caches:
                 tensor = ov.Tensor(cache.element_type, ov.Shape([num_blocks, *cache.block_shape]))
@@ -81,6 +86,33 @@ class PagedExecutor:
             self.prompts.give(plan, result)
         result.sample_ns = time.monotonic_ns() - start_ns - result.forward_ns
         return result
+
+    def choose_form(self) -> None:
+        """Time both forms of the weights for steps of some tokens, and keep to the faster: half a second."""
+        if self._for_many is not self._for_few:
+            self._few_tokens = few_tokens(
+                partial(self._seconds, self._for_few), partial(self._seconds, self._for_many)
+            )
+
+    def _seconds(self, runner: _Runner, tokens: int) -> float:
+        """Of a step of so many sequences of one token each, all nobody's, in the null block."""
+        self._runner = runner
+        ones, zeros = np.arange(tokens + 1, dtype=np.int32), np.zeros(tokens, np.int32)
+        self._set("input_ids", zeros.astype(np.int64))
+        self._set("past_lens", zeros)
+        self._set("subsequence_begins", ones)
+        self._set("position_ids", zeros.astype(np.int64))
+        self._set("block_indices", zeros)
+        self._set("block_indices_begins", ones)
+        self._set("max_context_len", np.array(1, np.int32))
+        self._set("sample_positions", ones[:-1].astype(np.int64))
+        times_s: list[float] = []
+        for _ in range(1 + TIMED_STEPS):
+            began_s = time.monotonic()
+            runner.request.start_async()
+            runner.request.wait()
+            times_s.append(time.monotonic() - began_s)
+        return min(times_s[1:])  # the first lays out memory; whoever disturbs only adds
 
     def forget(self, work: Work) -> None:
         self.sampler.forget(work)
@@ -139,7 +171,7 @@ class PagedExecutor:
             begins.append(len(tokens))
             blocks.append(0)
             block_begins.append(len(blocks))
-        self._runner = self._for_few if len(tokens) <= FEW_TOKENS else self._for_many
+        self._runner = self._for_few if len(tokens) <= self._few_tokens else self._for_many
         self._set("input_ids", np.array(tokens, np.int64))
         self._set("past_lens", np.array(past, np.int32))
         ends = np.array(begins, np.int32)
