@@ -90,6 +90,28 @@ class CostModel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many times as long as a cost model says steps take on the machine as it was found."""
+
+    prefill: float = 1.0
+    """Steps that compute prompts."""
+    decode: float = 1.0
+    """Steps that only decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacedCost:
+    """A `CostModel` corrected by a pace."""
+
+    cost: CostModel
+    pace: Pace
+
+    def step_ns(self, shape: StepShape) -> int:
+        factor = self.pace.prefill if shape.prefill_seqs else self.pace.decode
+        return round(self.cost.step_ns(shape) * factor) or 1
+
+
 def shape_of(plan: Plan) -> StepShape:
     shape = StepShape()
     for chunk in plan.chunks:

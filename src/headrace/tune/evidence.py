@@ -1,0 +1,123 @@
+"""What runs of the real server have shown: which loads were met, how settings compare, what runs differ by.
+
+    [Run, ...]  -->  Bracket of a setting, ratios at a load, spread, settings that are out
+
+A load is met where most runs at it met every objective, and missed otherwise: where noise decides, the
+answer is the careful one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, log
+
+import numpy as np
+
+from headrace.core.conclusion import Bracket
+from headrace.core.goal import Goal
+from headrace.core.grade import Grade
+from headrace.core.ports import Overrides
+from headrace.core.trial import NoResult, Purpose, Run
+from headrace.tune.space import KV_BYTES, SEQS, TOKENS, Value
+from headrace.tune.twin import settings_key
+
+OWN_LOAD = 1.0
+"""The workload's own rate."""
+HUNGRY = (TOKENS, SEQS, KV_BYTES)
+"""Levers that take memory when they grow."""
+LARGEST_RATIO = 1e6
+"""Stands for an infinite one, of which no logarithm can be compared."""
+
+
+def runs_of(runs: Iterable[Run], overrides: Overrides, load: float | None = None) -> list[Run]:
+    """Of one choice of settings, at one load or all."""
+    key = settings_key(overrides)
+    return [run for run in runs if settings_key(run.overrides) == key and load in (None, run.load)]
+
+
+def grades_of(runs: Iterable[Run], overrides: Overrides, load: float | None = None) -> list[Grade]:
+    return [run.outcome for run in runs_of(runs, overrides, load) if isinstance(run.outcome, Grade)]
+
+
+def ratios_of(runs: Iterable[Run], overrides: Overrides, load: float) -> list[float]:
+    """The worst ratio to a limit of each run, in order; always finite."""
+    return [min(grade.ratio, LARGEST_RATIO) for grade in grades_of(runs, overrides, load)]
+
+
+def bracket_of(runs: Iterable[Run], overrides: Overrides) -> Bracket:
+    """Of a setting's capacity. What is missed at a load counts as missed above it."""
+    votes: dict[float, list[bool]] = {}
+    for run in runs_of(runs, overrides):
+        votes.setdefault(run.load, []).append(isinstance(run.outcome, Grade) and run.outcome.meets)
+    is_met = {load: 2 * sum(votes_here) > len(votes_here) for load, votes_here in votes.items()}
+    missed = min((load for load, met in is_met.items() if not met), default=None)
+    met = max(
+        (load for load, met in is_met.items() if met and (missed is None or load < missed)), default=None
+    )
+    return Bracket(met, missed)
+
+
+def mean_ratio(runs: Iterable[Run], overrides: Overrides, load: float) -> float | None:
+    """Geometric: ratios vary in proportion to their size."""
+    ratios = ratios_of(runs, overrides, load)
+    return exp(sum(log(ratio) for ratio in ratios) / len(ratios)) if ratios else None
+
+
+def is_sound(runs: Iterable[Run], overrides: Overrides, goal: Goal) -> bool:
+    """Every run gave a result; at the workload's own load none lost more requests, nor more than the goal
+    allows of the throughput, than the baseline did.
+    """
+    made = runs_of(runs, overrides)
+    if any(isinstance(run.outcome, NoResult) for run in made):
+        return False
+    before, after = grades_of(runs, {}, OWN_LOAD), grades_of(runs, overrides, OWN_LOAD)
+    if not before or not after:
+        return True
+    tolerated = max(grade.failed for grade in before)
+    kept = _mean(grade.throughput_rps for grade in after)
+    asked = goal.least_throughput * _mean(grade.throughput_rps for grade in before)
+    return kept >= asked and max(grade.failed for grade in after) <= tolerated
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def deviation(runs: Sequence[Run]) -> tuple[float, int] | None:
+    """Of the logarithm of a run's ratio, pooled over repeated choices, and the degrees of freedom.
+
+    None where nothing was repeated. Runs that fell behind are left out: theirs tell how long they were.
+    """
+    groups: dict[object, list[float]] = {}
+    for run in runs:
+        if isinstance(run.outcome, Grade) and run.outcome.is_steady is not False:
+            ratio = min(run.outcome.ratio, LARGEST_RATIO)
+            groups.setdefault((settings_key(run.overrides), run.load), []).append(log(ratio))
+    repeated = [np.array(group) for group in groups.values() if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in repeated)
+    if not freedom:
+        return None
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in repeated)
+    return (squares / freedom) ** 0.5, freedom
+
+
+def is_ruled_out(overrides: Overrides, runs: Iterable[Run], start: Mapping[str, Value]) -> bool:
+    """Whether the server failed under these settings, or may fail for the same want of memory.
+
+    A failure does not say which of the raised levers was too much, so each of them may go no further than
+    halfway (geometrically) from the start to where it failed.
+    """
+    full = {**start, **overrides}
+    return any(
+        isinstance(run.outcome, NoResult) and run.overrides and _may_fail_too(full, run.overrides, start)
+        for run in runs
+        if run.purpose is not Purpose.LEVER
+    )
+
+
+def _may_fail_too(full: Mapping[str, Value], failed: Overrides, start: Mapping[str, Value]) -> bool:
+    raised = [name for name in HUNGRY if name in failed and float(failed[name]) > float(start.get(name, 0))]
+    if not raised:
+        return all(full.get(name) == value for name, value in {**start, **failed}.items())
+    return any(
+        float(full.get(name, 0)) ** 2 > float(start.get(name, 0)) * float(failed[name]) for name in raised
+    )

@@ -1,0 +1,194 @@
+"""The best settings by the twin's account: hundreds of simulations, in the order that tells most first.
+
+    Problem + Pace  --explore-->  Ranking([Candidate, ...] best first, the start's own place)
+
+For a capacity, settings race up the ladder of loads: all of a coarse grid begin one rung above what the
+start itself can carry, and who meets every objective goes on, four rungs at a time, then two, then one.
+For a latency all are simulated once at the workload's own load. Then the best is moved along one lever at
+a time, through all of its values, until no move helps. Everything is deterministic, and settings that the
+twin sees preempt in storms, fail or fall behind are out, whatever their latency.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf, log
+
+from headrace.core.cost import Pace
+from headrace.core.grade import Grade
+from headrace.core.ports import Overrides
+from headrace.tune.problem import Problem
+from headrace.tune.space import CAP, SEQS, TOKENS
+from headrace.tune.twin import HIGHEST_RUNG, LOWEST_RUNG, Point, grades, load_of, settings_key
+
+START: Overrides = {}
+"""The starting settings: nothing overridden."""
+MAIN = (TOKENS, CAP, SEQS)
+"""The levers that depend on each other, and are searched together."""
+COARSE = 64
+"""Settings of the first grid, at most."""
+STRIDE = 4
+"""Rungs of the race's first strides: a fifth more load."""
+CLIMBERS = 6
+"""Neighbours of the best that are tried at a higher load."""
+MOST_PASSES = 6
+"""Moves of the best; each looks at every value of every lever."""
+KEPT = 12
+"""Candidates in a ranking."""
+STORM = 0.05
+"""Preemptions for each request, beyond which a setting is unsafe."""
+ALIKE = 0.02
+"""Ratios this near to each other are taken as equal, so that fewer changes win."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One setting in the twin."""
+
+    overrides: Overrides
+    rung: int | None
+    """Highest load at which it was seen to meet, as a rung of the ladder; None: at none. 0 for a goal of
+    latency."""
+    grade: Grade
+    """At that load; where it meets at none, at the workload's own."""
+
+    @property
+    def load(self) -> float:
+        return load_of(self.rung or 0)
+
+    @property
+    def rank(self) -> tuple[float, float, int, str]:
+        """Smaller is better: more load, then nearer to no wait, then fewer changes."""
+        height = -inf if self.rung is None else self.rung
+        return (-height, _bucket(self.grade.ratio), len(self.overrides), str(settings_key(self.overrides)))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Best first. `start`: the starting settings' own account; None where they give no result."""
+
+    candidates: tuple[Candidate, ...]
+    start: Candidate | None
+
+    @property
+    def best(self) -> Candidate | None:
+        return self.candidates[0] if self.candidates else None
+
+
+def explore(
+    problem: Problem, pace: Pace, warm: Ranking | None = None, also: Sequence[Overrides] = ()
+) -> Ranking:
+    """`warm`: a ranking under another pace, whose candidates, and `also`, are looked at instead of a grid."""
+    tour = _Tour(problem, pace)
+    start = tour.place_start(0 if warm is None or warm.start is None else warm.start.rung or 0)
+    settings = (
+        problem.space.grid(MAIN, COARSE)
+        if warm is None
+        else [*also, *(each.overrides for each in warm.candidates)]
+    )
+    best_before = None if warm is None or warm.best is None else warm.best.rung
+    rung = best_before if best_before is not None else _above(start)
+    tour.race([START, *settings], rung if problem.goal.seeks_capacity else 0)
+    tour.refine()
+    return Ranking(tour.best(KEPT), start)
+
+
+def _above(start: Candidate | None) -> int:
+    return 0 if start is None or start.rung is None else start.rung + 1
+
+
+@dataclass(slots=True)
+class _Tour:
+    """The candidates seen so far, and what is asked of them."""
+
+    problem: Problem
+    pace: Pace
+    seen: dict[object, Candidate] = field(default_factory=dict[object, Candidate])
+    start: Candidate | None = None
+
+    def place_start(self, rung: int) -> Candidate | None:
+        """Where the start stands; first of all, since others are measured against it."""
+        if not self.problem.goal.seeks_capacity:
+            self.start = self._candidate(START, 0, self._grades([START], 0)[0])
+        else:
+            self.race([START], rung)
+            at_home = self._grades([START], 0)[0]
+            self.start = self.seen.get(settings_key(START)) or self._candidate(START, None, at_home)
+        return self.start
+
+    def race(self, settings: Sequence[Overrides], rung: int) -> None:
+        """Note for each how far up it came; a goal of latency has one rung only."""
+        if not self.problem.goal.seeks_capacity:
+            self._met(settings, 0)
+            return
+        met, missed, stride = self._met(settings, rung), HIGHEST_RUNG + 1, 1
+        while not met and rung > LOWEST_RUNG:
+            missed, rung, stride = rung, max(LOWEST_RUNG, rung - stride), 2 * stride
+            met = self._met(settings, rung)
+        stride = STRIDE
+        while met and stride:
+            higher = rung + stride
+            above = self._met(met, higher) if higher < missed else []
+            if above:
+                met, rung = above, higher
+            else:
+                stride //= 2
+
+    def refine(self) -> None:
+        """Move the best along each lever until nothing is better."""
+        for _ in range(MOST_PASSES):
+            found = self.best(1)
+            if not found:
+                return
+            best = found[0]
+            near = self.problem.space.neighbours(best.overrides)
+            rung = best.rung or 0
+            met = self._met(near, rung)
+            if self.problem.goal.seeks_capacity:
+                keys = {settings_key(each) for each in met}
+                ranked = [each for each in self.best(len(self.seen)) if settings_key(each.overrides) in keys]
+                self.race([each.overrides for each in ranked[:CLIMBERS]], rung)
+            if self.best(1)[0] == best:
+                return
+
+    def best(self, count: int) -> tuple[Candidate, ...]:
+        return tuple(sorted(self.seen.values(), key=lambda each: each.rank)[:count])
+
+    def _met(self, settings: Sequence[Overrides], rung: int) -> list[Overrides]:
+        """Those that are good enough at a rung; they are noted."""
+        found: list[Overrides] = []
+        for overrides, grade in zip(settings, self._grades(settings, rung), strict=True):
+            candidate = self._candidate(overrides, rung, grade)
+            if candidate is None or not self._is_good(candidate.grade):
+                continue
+            key = settings_key(overrides)
+            before = self.seen.get(key)
+            if before is None or (before.rung or 0) < rung:
+                self.seen[key] = candidate
+            found.append(overrides)
+        return found
+
+    def _is_good(self, grade: Grade) -> bool:
+        """To meet, for a capacity; for a latency, to be no less safe than the start and keep throughput."""
+        start = self.start.grade if self.start else None
+        storm = max(STORM, start.preempted_share if start else 0.0)
+        if grade.preempted_share > storm:
+            return False
+        if self.problem.goal.seeks_capacity:
+            return grade.meets
+        if start is None:
+            return not grade.failed
+        keeps = grade.throughput_rps >= self.problem.goal.least_throughput * start.throughput_rps
+        falls_behind = grade.is_steady is False and start.is_steady is not False
+        return keeps and grade.failed <= start.failed and not falls_behind
+
+    def _grades(self, settings: Sequence[Overrides], rung: int) -> list[Grade | None]:
+        load = load_of(rung)
+        return grades(self.problem.twin, [Point(each, load, self.pace) for each in settings])
+
+    @staticmethod
+    def _candidate(overrides: Overrides, rung: int | None, grade: Grade | None) -> Candidate | None:
+        return None if grade is None else Candidate(overrides, rung, grade)
+
+
+def _bucket(ratio: float) -> float:
+    return inf if ratio in (0, inf) else round(log(ratio) / ALIKE)

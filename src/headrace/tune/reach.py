@@ -1,0 +1,62 @@
+"""Objectives that no setting meets: how near one gets, which budget binds, and what would be needed.
+
+View --out_of_reach--> one sentence with the numbers | None
+"""
+
+from math import inf
+
+from headrace.core.bill import Cause
+from headrace.core.grade import Attained, Grade
+from headrace.tune.belief import View
+from headrace.tune.evidence import OWN_LOAD, grades_of, mean_ratio
+from headrace.tune.explore import COARSE, MAIN, START
+from headrace.tune.twin import LOWEST_RUNG, Point, grades, load_of
+
+_OWN_TIME = (Cause.OWN_PREFILL, Cause.FRONT_END)
+
+
+def nearest(view: View) -> Grade | None:
+    """Of the settings with the lowest mean ratio at the workload's own load, the best run."""
+    choices = [run.overrides for run in view.runs if isinstance(run.outcome, Grade) and run.load == OWN_LOAD]
+    best = min(choices, key=lambda each: mean_ratio(view.runs, each, OWN_LOAD) or inf, default=None)
+    grades = [] if best is None else grades_of(view.runs, best, OWN_LOAD)
+    return min(grades, key=lambda grade: grade.ratio, default=None)
+
+
+def out_of_reach(view: View) -> str | None:
+    """Why; None where a run met them, where more or less load decides, or nobody set limits."""
+    if view.problem.goal.is_relative or view.seeks_capacity:
+        return None
+    grade = nearest(view)
+    attained = None if grade is None else grade.binding()
+    if grade is None or attained is None or grade.ratio < 1:
+        return None
+    name = attained.request_class or "all"
+    came_to = f"{attained.value_s:.3g} s, {attained.ratio:.2f} times the limit"
+    said = (
+        f"{name}: p{attained.objective.percentile:g} {attained.objective.metric} came to {came_to}, at best"
+    )
+    return f"{said}; {_binding(grade, attained)}{_needed(view)}"
+
+
+def _binding(grade: Grade, attained: Attained) -> str:
+    """The budget that the slow requests of that class waited for."""
+    of_class = grade.of_class(attained.request_class)
+    bill = None if of_class is None else of_class.slow_bill_s
+    if not bill:
+        return ""
+    cause = max(bill, key=lambda each: bill[each])
+    kind = "spent on" if cause in _OWN_TIME else "waited for"
+    return f"{bill[cause]:.3g} s of the slow ones' TTFT are {kind} {cause.value}; "
+
+
+def _needed(view: View) -> str:
+    """Whether an idle server would meet them tells if more servers help."""
+    settings = [START, *view.problem.space.grid(MAIN, COARSE)]
+    points = [Point(each, load_of(LOWEST_RUNG), view.pace) for each in settings]
+    idle = [grade.ratio for grade in grades(view.problem.twin, points) if grade is not None]
+    if min(idle, default=inf) >= 1:
+        return (
+            "in the twin even an idle server misses it: a faster machine or a smaller model would be needed"
+        )
+    return "in the twin an idle server meets it: more replicas, or less load, would be needed"
