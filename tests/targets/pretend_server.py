@@ -26,9 +26,9 @@ if how == "falls":
     sys.exit(2)
 if how == "crashes":
     raise MemoryError("no room for the model")
-if how == "stubborn":
+if how.startswith("stubborn"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if how == "parent":
+if how in {"parent", "stubborn-parent"}:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print("child:", child.pid, flush=True)
 if how != "stalls" and as_vllm:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -116,18 +117,35 @@ def test_no_exception_leaves_a_child_behind(pretend: Pretend, error: type[BaseEx
     assert is_gone(pids[0])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
-@pytest.mark.parametrize("how", ["embedded('well')", "vllm_in(folder)('well')"])
-def test_a_parent_that_is_killed_takes_its_server_with_it(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how", ["embedded({how!r}, stop_bound_s=0.5)", "vllm_in(folder)({how!r}, stop_bound_s=0.5)"]
+)
+@pytest.mark.parametrize("manners", ["parent", "stubborn-parent"])
+def test_a_parent_that_is_killed_takes_its_server_and_all_that_it_started_with_it(
+    how: str, manners: str, tmp_path: Path
+) -> None:
     code = (
         "import sys, time; from pathlib import Path; from tests.targets.pretending import *\n"
-        f"folder = Path({str(tmp_path)!r}); server = {how}.__enter__()\n"
-        "print(server._process.pid, flush=True); time.sleep(600)"
+        f"folder = Path({str(tmp_path)!r}); server = {how.format(how=manners)}.__enter__()\n"
+        "child = [line for line in server.log_tail() if line.startswith('child:')][0].split()[1]\n"
+        "print(server._process.pid, child, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        assert not is_gone(pid)
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert not any(is_gone(pid) for pid in pids)
         parent.kill()
         parent.wait()
-    assert eventually(lambda: is_gone(pid))
+    assert eventually(lambda: all(is_gone(pid) for pid in pids))
+
+
+def test_a_server_may_be_started_by_a_thread_that_ends_before_it(pretend: Pretend) -> None:
+    servers: list[ServerProcess] = []
+    thread = threading.Thread(target=lambda: servers.append(pretend("well").__enter__()))
+    thread.start()
+    thread.join()
+    try:
+        time.sleep(0.2)  # a signal for the thread's death would have come by now
+        assert not servers[0].ended
+    finally:
+        servers[0].stop()

@@ -66,7 +66,6 @@ def test_settings_that_vllm_refuses_are_told_in_its_own_words() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @needs_vllm
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 def test_all_three_processes_of_a_real_vllm_end_with_a_parent_that_is_killed() -> None:
     with reserved_port() as port:
         code = (

@@ -37,6 +37,7 @@ class ServerFacts:
     long_prefill_token_threshold: int | None = None
     enable_prefix_caching: bool | None = None
     async_scheduling: bool | None = None
+    watermark: float | None = None
 
 
 _NAMES = tuple(field.name for field in fields(ServerFacts))
@@ -81,7 +82,7 @@ def _from_info(body: bytes) -> dict[str, Any]:
         return {}
     parts = [part for name in _CONFIGS if isinstance(part := config.get(name), dict)]
     said = {name: value for part in parts for name, value in part.items() if name in _NAMES}
-    return {name: value for name, value in said.items() if isinstance(value, int)}
+    return {name: value for name, value in said.items() if isinstance(value, int | float)}
 
 
 def _decoded(body: bytes) -> dict[str, Any]:

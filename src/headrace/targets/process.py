@@ -9,8 +9,9 @@ No child is left behind:
     signal to its process group reaches whatever it has started;
   - `stop` ends with SIGKILL for that whole group, whatever interrupts it. The leader is reaped only
     after that: until then its number cannot belong to anybody else;
-  - on Linux the kernel sends it SIGTERM when the thread that started it dies without a chance to
-    stop it (SIGKILL, out of memory). So start it from a thread that lives as long as it should.
+  - should we die without a chance to stop it (SIGKILL, out of memory, a closed terminal), a watchman in
+    its group does: it waits on a pipe whose other end only we hold, then sends SIGTERM to the server,
+    and after the same bound SIGKILL to the whole group, whatever of it has ignored that.
 """
 
 import contextlib
@@ -32,13 +33,31 @@ _LOG_TAIL_LINES = 8
 _MOST_LOG_BYTES = 1 << 20
 _POLL_S = 0.02
 
-# PR_SET_PDEATHSIG = 1 survives exec. A parent that died before the call is noticed by its number.
-_DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
+_WATCHED = """
+import os, signal, sys, time
+ours, bound_s, words = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+if os.fork() == 0:
+    if os.fork():
+        os._exit(0)  # the server must not find a child that it never had
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.read(ours, 1)  # returns when nobody holds the other end any more
+    leader, deadline = os.getsid(0), time.monotonic() + bound_s
+    try:
+        os.kill(leader, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            os.kill(leader, 0)
+    except ProcessLookupError:
+        pass
+    os.killpg(0, signal.SIGKILL)
+os.wait()
+os.close(ours)
+os.execvp(words[0], words)
 """
+"""The kernel's own signal on a parent's death reaches one process, not what that one has started, and comes
+when the thread ends that started it. Numbers are safe here: while the watchman lives, nobody else can be
+given the number of its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +85,7 @@ class ServerProcess:
         self._launch = launch
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
+        self._alive: int | None = None
         self.url = ""
 
     @property
@@ -93,18 +113,21 @@ class ServerProcess:
         self.stop()
 
     def _start(self) -> None:
-        command = list(self._launch.words)
-        if sys.platform == "linux":
-            command = [sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it; it has no name to clean up
-        self._process = subprocess.Popen(  # noqa: S603 - no shell; the words are the person's own
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | self._launch.environment,
-            start_new_session=True,
-        )
+        theirs, self._alive = os.pipe()
+        words = [sys.executable, "-c", _WATCHED, str(theirs), str(self._launch.stop_bound_s)]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - no shell; the words are the person's own
+                [*words, *self._launch.words],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | self._launch.environment,
+                start_new_session=True,
+                pass_fds=(theirs,),
+            )
+        finally:
+            os.close(theirs)
         bound_s = self._launch.start_bound_s
         deadline = time.monotonic() + bound_s
         while (url := self._launch.ready(self._log_end(_LOG_TAIL_BYTES))) is None:
@@ -128,6 +151,7 @@ class ServerProcess:
         """SIGTERM, a bounded wait, then SIGKILL for all that is left of its group. Safe to repeat."""
         process = self._process
         if process is None:
+            self._let_go()
             return
         try:
             if not _has_exited(process.pid):
@@ -137,9 +161,15 @@ class ServerProcess:
             _kill_group(process.pid)
             process.wait()
             self._process = None
-            if self._log:
-                self._log.close()
-                self._log = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._alive is not None:
+            os.close(self._alive)
+            self._alive = None
+        if self._log:
+            self._log.close()
+            self._log = None
 
     def log_tail(self) -> list[str]:
         """The last lines of what the server printed; empty once it is stopped."""

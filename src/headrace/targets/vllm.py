@@ -1,7 +1,9 @@
-"""Real vLLM as a target: `vllm serve` in a child process, on this machine's CPU.
+"""Real vLLM as a target: `vllm serve` in a child process.
 
-    VllmServer(VllmInstallation(Path(".vllm")), {"max_num_seqs": 16}, port=4711)
+    VllmServer(VllmInstallation(Path(".vllm")), {"max_num_seqs": 16}, port=4711)        on this machine's CPU
       -> vllm serve .vllm/model --dtype float32 --enforce-eager ... --max-num-seqs 16 --port 4711
+    CommandServer(["vllm", "serve", "M", "--max-num-seqs", "64"], {"max_num_seqs": 16}, port=4711)
+      -> vllm serve M --max-num-seqs 16 ... --port 4711
       -> waits for "Application startup complete." -> .url
 
 Knows vLLM's command, environment and log; knows nothing of requests or measures. It runs three
@@ -15,10 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.ports import Overrides
-from headrace.targets.flags import as_flags
+from headrace.targets.flags import as_flags, value_in, with_settings
 from headrace.targets.process import Launch, ServerProcess
 
 SERVED_NAME = "smollm2"
+_TELLS_ALL = {"VLLM_SERVER_DEV_MODE": "1"}
+"""Its whole configuration at /server_info; and prefixes can be forgotten."""
+_KV_SPACE, _KV_BYTES = "VLLM_CPU_KVCACHE_SPACE", "kv_cache_memory_bytes"
+"""On a CPU the variable has the last word, unless it is empty."""
 _READY = b"Application startup complete."
 _CPU = ("--dtype", "float32", "--enforce-eager")
 """Without float32 it emulates bfloat16, ten times slower and, on AVX2, wrong."""
@@ -65,10 +71,10 @@ class VllmServer(ServerProcess):
         stop_bound_s: float = 20.0,
     ) -> None:
         environment = {
-            "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
+            _KV_SPACE: "" if _KV_BYTES in overrides else str(kv_cache_gib),
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_SERVER_DEV_MODE": "1",  # its whole configuration at /server_info; prefixes can be forgotten
+            **_TELLS_ALL,
         }
         words = [
             *(str(installation.program), "serve", str(installation.model)),
@@ -90,6 +96,48 @@ class VllmServer(ServerProcess):
                 stop_bound_s=stop_bound_s,
             )
         )
+
+
+class CommandServer(ServerProcess):
+    """One server that starts by a person's own words, as `vllm serve MODEL --max-num-seqs 64`.
+
+    They may be any command that takes vLLM's flags at its end and shows vLLM's log. `port` counts where
+    they name none.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        overrides: Overrides,
+        *,
+        port: int,
+        start_bound_s: float = 1200.0,
+        stop_bound_s: float = 60.0,
+    ) -> None:
+        port = int(value_in(words, "port") or port)
+        named = value_in(words, "host") or "127.0.0.1"
+        where: Overrides = {
+            "host": named,
+            "port": port,
+            "uvicorn_log_level": "info",
+        }  # else it never says that it is up
+        host = "127.0.0.1" if named.strip("0.:") == "" else named  # 0.0.0.0 and :: are every address
+        super().__init__(
+            Launch(
+                words=with_settings(with_settings(words, overrides), where),
+                shown=own_command(words, overrides),
+                ready=lambda log_end: f"http://{host}:{port}" if _READY in log_end else None,
+                why=telling_line,
+                environment={**_TELLS_ALL, **({_KV_SPACE: ""} if _KV_BYTES in overrides else {})},
+                start_bound_s=start_bound_s,
+                stop_bound_s=stop_bound_s,
+            )
+        )
+
+
+def own_command(words: Sequence[str], overrides: Overrides) -> str:
+    """As its owner would type it with those settings."""
+    return shlex.join(with_settings(words, overrides))
 
 
 def telling_line(lines: Sequence[str]) -> str | None:
