@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headrace.core.plan import Plan
 from headrace.core.request import SamplingParams
 from headrace.executor.exact_weights import restore
-from headrace.executor.gguf import READABLE_TYPES, read_header
+from headrace.executor.gguf import READABLE_ARCHITECTURES, READABLE_TYPES, read_header
 from headrace.executor.models import locate
 from headrace.executor.paged import PagedExecutor, load
 from headrace.executor.tokenizer import OpenVinoTokenizer
@@ -32,7 +32,7 @@ Floats = NDArray[np.float32]
 
 TOKENS = [int(token) for token in np.random.default_rng(2).integers(0, 240, 40)]
 ASKS = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
-HEADS, WIDTH = 4, tiny_gguf.WIDTH
+HEADS, WIDTH = tiny_gguf.HEADS, tiny_gguf.WIDTH
 
 
 @pytest.fixture
@@ -105,16 +105,20 @@ def weights_of(path: Path) -> dict[str, Floats]:
         numbers: list[float] = []
         for place in range(matrix.starts_at, end, size):
             numbers += UNPACK[kinds[matrix.kind]](content[place : place + size])
-        name = matrix.name.removesuffix(".weight").removeprefix("blk.0.")
+        name = matrix.name.removesuffix(".weight").removeprefix("blk.0.").replace(".bias", "_bias")
         found[name] = np.array(numbers, np.float32).reshape(matrix.rows, matrix.columns)
     return found
 
 
-def forward(tokens: list[int], weights: dict[str, Floats]) -> Floats:
-    """Logits of every position of a Llama with one layer."""
+def forward(tokens: list[int], weights: dict[str, Floats], rotated: Callable[[Floats], Floats]) -> Floats:
+    """Logits of every position of a Llama with one layer; with biases a Qwen 2, with more norms a Qwen 3."""
     hidden = weights["token_embd"][tokens]
     normed = normalised(hidden, weights["attn_norm"])
-    query, key, value = (by_head(normed @ weights[f"attn_{part}"].T) for part in "qkv")
+    query, key, value = (
+        by_head(normed @ weights[f"attn_{part}"].T + weights.get(f"attn_{part}_bias", 0)) for part in "qkv"
+    )
+    if "attn_q_norm" in weights:
+        query, key = normalised(query, weights["attn_q_norm"]), normalised(key, weights["attn_k_norm"])
     scores = rotated(query) @ rotated(key).swapaxes(1, 2) / np.sqrt(np.float32(WIDTH // HEADS))
     scores[:, *np.triu_indices(len(tokens), 1)] = -np.inf
     mixed = softmax(scores) @ value
@@ -133,12 +137,23 @@ def normalised(rows: Floats, by: Floats) -> Floats:
     return (by * rows / np.sqrt((rows**2).mean(axis=-1, keepdims=True) + 1e-5)).astype(np.float32)
 
 
-def rotated(heads: Floats) -> Floats:
+def rotated_pairs(heads: Floats) -> Floats:
     """Neighbours are the two halves of a complex number: so Llama's rows are ordered in a GGUF file."""
-    pairs = heads.shape[-1] // 2
-    angles = np.outer(np.arange(heads.shape[1]), 10000.0 ** (-np.arange(pairs) / pairs))
-    turned = (heads[..., ::2] + 1j * heads[..., 1::2]) * np.exp(1j * angles)
+    turned = _turned(heads[..., ::2] + 1j * heads[..., 1::2])
     return np.stack((turned.real, turned.imag), axis=-1).reshape(heads.shape).astype(np.float32)
+
+
+def rotated_halves(heads: Floats) -> Floats:
+    """The first half has the real parts, the second the others: Qwen's order, there as everywhere."""
+    pairs = heads.shape[-1] // 2
+    turned = _turned(heads[..., :pairs] + 1j * heads[..., pairs:])
+    return np.concatenate((turned.real, turned.imag), axis=-1).astype(np.float32)
+
+
+def _turned(pairs: NDArray[np.complexfloating]) -> NDArray[np.complex64]:
+    speeds = 10000.0 ** (-np.arange(pairs.shape[-1]) / pairs.shape[-1])
+    turns = np.exp(1j * np.outer(np.arange(pairs.shape[1]), speeds))
+    return (pairs * turns).astype(np.complex64)
 
 
 def softmax(scores: Floats) -> Floats:
@@ -154,12 +169,15 @@ def logprobs_of_prompt(executor: PagedExecutor, tokens: list[int]) -> Floats:
     return np.array([each.logprob for each in found[0]], np.float32)
 
 
+@pytest.mark.parametrize("architecture", READABLE_ARCHITECTURES)
 @pytest.mark.parametrize("kind", READABLE_TYPES.values())
 @pytest.mark.usefixtures("own_cache")
-def test_log_probabilities_are_those_of_the_numbers_in_the_file(tmp_path: Path, kind: str) -> None:
+def test_log_probabilities_are_those_of_the_numbers_in_the_file(
+    tmp_path: Path, kind: str, architecture: str
+) -> None:
     path = tmp_path / "tiny.gguf"
-    tiny_gguf.write(path, kind)
-    logits = forward(TOKENS, weights_of(path))
+    tiny_gguf.write(path, kind, architecture)
+    logits = forward(TOKENS, weights_of(path), rotated_pairs if architecture == "llama" else rotated_halves)
     expected = np.log(softmax(logits[:-1])[np.arange(len(TOKENS) - 1), TOKENS[1:]])
     assert expected.std() > 0.3, "else any weights would do"
     executor = PagedExecutor(load(locate(str(path))), num_blocks=8)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WIDTH = 256  # K-quantisations come in blocks of 256
+HEADS = 4
 BLOCK = {
     "F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q5_0": (6, 32, 22),
     "Q5_1": (7, 32, 24), "Q8_0": (8, 32, 34), "Q2_K": (10, 256, 84), "Q3_K": (11, 256, 110),
@@ -25,11 +26,14 @@ _TOKENS = [*_LETTERS, *(chr(256 + place) for place in range(68)), "<|start|>", "
 
 
 def write(path: Path, kind: str, architecture: str = "llama", seed: int = 1) -> None:
-    """Weights are noise, a few groups all the same number; vectors are plain floats, as in all such files."""
+    """Weights are noise, a few groups all the same number; vectors are plain floats, as in all such files.
+
+    A model of `architecture` has what it is known for: qwen2 biases, qwen3 norms of queries and keys.
+    """
     metadata = b"".join(_metadata(architecture))
     keys = len(list(_metadata(architecture)))
     head, data = b"", b""
-    shapes = dict(_shapes())
+    shapes = dict(_shapes(architecture))
     for name, shape in shapes.items():
         number, per_block, block_bytes = BLOCK[kind if len(shape) > 1 else "F32"]
         numbers = shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -42,12 +46,18 @@ def write(path: Path, kind: str, architecture: str = "llama", seed: int = 1) -> 
     path.write_bytes(start + bytes(-len(start) % 32) + data)
 
 
-def _shapes() -> Iterator[tuple[str, list[int]]]:
+def _shapes(architecture: str) -> Iterator[tuple[str, list[int]]]:
     yield "token_embd.weight", [WIDTH, len(_TOKENS)]
     for part in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
         yield f"blk.0.{part}.weight", [WIDTH, WIDTH]
     for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
         yield f"{name}.weight", [WIDTH]
+    if architecture == "qwen2":
+        for part in "qkv":
+            yield f"blk.0.attn_{part}.bias", [WIDTH]
+    if architecture == "qwen3":
+        for part in "qk":
+            yield f"blk.0.attn_{part}_norm.weight", [WIDTH // HEADS]
 
 
 def _noise(kind: str, blocks: int, block_bytes: int, chance: random.Random) -> bytes:
@@ -68,7 +78,8 @@ def _metadata(architecture: str) -> Iterator[bytes]:
     yield _pair("general.file_type", 2)
     for name, count in {
         "block_count": 1, "context_length": 64, "embedding_length": WIDTH, "feed_forward_length": WIDTH,
-        "attention.head_count": 4, "attention.head_count_kv": 4, "attention.key_length": 64,
+        "attention.head_count": HEADS, "attention.head_count_kv": HEADS,
+        "attention.key_length": WIDTH // HEADS,
     }.items():  # fmt: skip
         yield _pair(f"{architecture}.{name}", count)
     yield _pair(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5)
