@@ -103,7 +103,7 @@ def run(peer: Peer, load: Load) -> Run:
         wall_s, cpu_s = time.monotonic() - began, _children_cpu_s() - before_s
         try:
             return Run(peer.read(folder), cpu_s, wall_s)
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        except (OSError, ValueError, LookupError, StopIteration, TypeError) as error:
             printed = (folder / PRINTED).read_text(errors="replace").splitlines()[-_ERROR_LINES:]
             raise RuntimeError(
                 f"{peer.name} left with {ended.returncode}: {error!r}\n" + "\n".join(printed)

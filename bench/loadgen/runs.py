@@ -19,7 +19,8 @@ import numpy as np
 from headrace.core.exchange import Arrival, Ask
 from headrace.core.timeline import Failure, Timeline
 from headrace.measure.arrivals import describe
-from headrace.measure.client_load import few_collections
+from headrace.measure.client_load import few_pauses
+from headrace.measure.neighbours import Neighbours
 from headrace.measure.run import Ending, run
 from headrace.net.client import HttpSender
 
@@ -53,9 +54,10 @@ def loaded(rate: float, seconds: float, seed: int) -> Figures:
     """Open loop, Poisson."""
     arrivals = poisson(rate, seconds, seed, TOKENS)
     with scripted_server(TTFT_S, ITL_S) as url:
-        used = cpu_s()
+        used, neighbours, server_s = cpu_s(), Neighbours(), _server_cpu_s(url)
         results, started_at = sent(url, arrivals)
-        used = cpu_s() - used
+        used, server_s = cpu_s() - used, _server_cpu_s(url) - server_s
+        others = neighbours.cores()
         log = log_of(url)
     timelines = [each for each in results if isinstance(each, Timeline)]
     lag_ms = [1e3 * each.dispatch_lag_s for each in timelines]
@@ -68,6 +70,7 @@ def loaded(rate: float, seconds: float, seed: int) -> Figures:
         "ttft_error_ms_p99": _percentile(np.abs(error_ms).tolist(), 99),
         "itl_error_ms_p99": _percentile(itl_error_ms, 99),
         "failed": len(results) - len(timelines),
+        "others_cores": max(0.0, others - server_s / seconds) if others is not None else math.nan,
         "client_cpu_share": used / seconds,
         "client_cpu_ms_per_request": 1e3 * used / len(results),
     }
@@ -148,7 +151,7 @@ def sent(url: str, arrivals: list[Arrival], at: tuple[float, Callable[[], object
             results = await run(sender, arrivals, clock=lambda: time.monotonic() - started_at, ending=ending)
         return results, started_at
 
-    with few_collections():
+    with few_pauses():
         return asyncio.run(all_of_it())
 
 
@@ -160,6 +163,10 @@ def log_of(url: str) -> dict[int, tuple[float, float, float]]:
 def log_lines(url: str) -> list[tuple[int, float, float, float]]:
     """Since last asked: number, when it was read, when its first and its last token were written."""
     return [tuple(line) for line in json.loads(_get(f"{url}/log"))]
+
+
+def _server_cpu_s(url: str) -> float:
+    return float(json.loads(_get(f"{url}/cpu")))
 
 
 def cpu_s() -> float:

@@ -4,6 +4,7 @@
 
     POST …/chat/completions   max_tokens events, one write each; its number is its prompt's first word
     GET /log                  [[number, read_at, first_write_at, last_write_at], ...] since the last one
+    GET /cpu                  seconds of processor time that it has used
     GET /stall/SECONDS        answers, then the whole process stands still for so long
 
 Instants are of the machine's monotonic clock, which client and server share. Requests are told apart by
@@ -77,7 +78,9 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, request: bytes, body: bytes) -> None:
         method, path, _ = request.split(b" ", 2)
-        if method == b"POST":
+        if method == b"POST" and not path.endswith(b"/chat/completions"):
+            self._reply("{}", b"404 Not Found")
+        elif method == b"POST":
             number = NUMBER.search(body)
             limit = MAX_TOKENS.search(body)
             self._transport.write(HEAD)
@@ -91,15 +94,17 @@ class Connection(asyncio.Protocol):
         elif path == b"/log":
             self._reply(json.dumps(self._log))
             self._log.clear()
+        elif path == b"/cpu":
+            self._reply(json.dumps(time.process_time()))
         elif path.startswith(b"/stall/"):
             self._reply("{}")
             self._loop.call_soon(time.sleep, float(path.rpartition(b"/")[2]))
         else:
             self._reply('{"object":"list","data":[{"id":"scripted","object":"model"}]}')
 
-    def _reply(self, text: str) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text)
-        self._transport.write(head + text.encode())
+    def _reply(self, text: str, status: bytes = b"200 OK") -> None:
+        fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text)
+        self._transport.write(b"HTTP/1.1 %b\r\n%b%b" % (status, fields, text.encode()))
 
     def _token(self, number: int, place: int, tokens: int) -> None:
         if self._transport.is_closing():

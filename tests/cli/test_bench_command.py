@@ -187,6 +187,29 @@ def test_ctrl_c_shows_and_keeps_what_was_measured_until_then(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("phase", ["/tokenize", "/metrics", "/v1/chat/completions"])
+def test_ctrl_c_ends_it_in_every_phase_although_the_server_has_hung(phase: str) -> None:
+    pids = list[int]()
+
+    async def hang(exchange: Exchange) -> None:
+        if exchange.path == phase:
+            os.kill(pids[0], signal.SIGINT)
+            await asyncio.sleep(60)
+        await exchange.json("404 Not Found", {})
+
+    with awkward_server(hang, absent=()) as url:
+        options = ("--duration", "60", "--alone", "2" if "chat" in phase else "0", "--rate", "1")
+        command = [sys.executable, "-m", "headrace", "bench", url, *options]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            pids.append(process.pid)
+            _, stderr = process.communicate(timeout=30)
+
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert "never retrieved" not in stderr
+
+
+@pytest.mark.slow
 def test_our_own_server_tells_where_the_time_of_the_slow_requests_went() -> None:
     with running(service()) as server:
         result = bench(server.url, *QUICK, "--json")

@@ -20,6 +20,7 @@ from headrace.workload.asks import MOST_PROMPT_TOKENS
 from headrace.workload.mixed import MOST_REQUESTS, MixedWorkload
 from headrace.workload.readers import read_trace
 from headrace.workload.reshape import conversing, resized, scaled, spread
+from headrace.workload.shared import SharedPrefixes
 from headrace.workload.slices import Slice
 from headrace.workload.trace import TraceRequest
 
@@ -239,8 +240,10 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, warm_up_s: float, wor
         for name, most in (("prompts", longest_prompt), ("answers", longest_answer))
         if most
     ]
+    if (share := _shared(requests)) > 0:
+        said.append(f"{share:.0%} of prompt tokens shared")
     if sent.lengthened:
-        said.append(f"{sent.lengthened:,} prompts lengthened to the shortest that this model has")
+        said.append(f"{sent.lengthened:,} prompts lengthened to the shortest there are")
     return Planned(
         _timetable(sent.arrivals),
         ", ".join([*said, f"seed {seed}", wording.said]),
@@ -273,6 +276,17 @@ def _traced(options: LoadOptions, path: Path) -> Sequence[TraceRequest]:
     if not kept:
         raise BadInput(f"{path}: nothing is due within {options['duration']:g} s", "raise --duration")
     return kept
+
+
+def _shared(requests: Sequence[TraceRequest]) -> float:
+    """Of the prompt tokens, what a cache that forgets nothing would find."""
+    seen = SharedPrefixes()
+    shared = sum(
+        seen.shared_tokens(each.prefix_ids, each.prompt_tokens, each.prefix_block_tokens)
+        for each in requests
+        if each.prefix_ids
+    )
+    return shared / sum(each.prompt_tokens for each in requests)
 
 
 def _rows(options: LoadOptions, path: Path) -> Sequence[TraceRequest]:

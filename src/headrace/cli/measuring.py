@@ -14,7 +14,7 @@ from headrace.core.exchange import Arrival, Ask
 from headrace.core.measurement import ClientLoad, Load, Measurement, ServerMetrics
 from headrace.core.ports import Overrides
 from headrace.core.timeline import Failure, Timeline
-from headrace.measure.client_load import few_collections, watched
+from headrace.measure.client_load import few_pauses, watched
 from headrace.measure.run import Ending, Event, run
 from headrace.measure.server_metrics import Scraper
 from headrace.measure.sources import Source, Timetable
@@ -158,7 +158,7 @@ async def _run(target: Target, load: Planned, watching: Watching, interrupted: a
     clock = _Stopwatch()
     ending = Ending(drain_s=watching.timeout_s + DRAIN_GRACE_S, stop=watching.stop)
     scraper = Scraper(lambda: _metrics(target), clock)
-    with few_collections(), _interruptible(watching.stop, interrupted):
+    with few_pauses(), _interruptible(watching.stop, interrupted):
         async with (
             HttpSender(
                 target.url,

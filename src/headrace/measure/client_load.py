@@ -8,6 +8,7 @@ doing something else, or the machine was.
 
 import asyncio
 import gc
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -17,6 +18,8 @@ import numpy as np
 from headrace.core.measurement import ClientLoad
 
 EVERY_S = 0.02
+PATIENCE_S = 0.0005
+"""Of the loop that times tokens, with another thread of this process."""
 
 
 class Watch:
@@ -52,16 +55,19 @@ async def watched(clock: Callable[[], float]) -> AsyncGenerator[Watch]:
 
 
 @contextmanager
-def few_collections() -> Generator[None]:
+def few_pauses() -> Generator[None]:
     """What is there already is looked through no more, and what comes but rarely: a full collection of a
-    long timetable stops everything for tens of milliseconds.
+    long timetable stops everything for tens of milliseconds. And another thread, as that which draws the
+    progress, gives way after half a millisecond instead of five.
     """
-    before = gc.get_threshold()
+    before, patience_s = gc.get_threshold(), sys.getswitchinterval()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 1_000)
+    sys.setswitchinterval(PATIENCE_S)
     try:
         yield
     finally:
+        sys.setswitchinterval(patience_s)
         gc.set_threshold(*before)
         gc.unfreeze()

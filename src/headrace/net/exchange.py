@@ -228,14 +228,15 @@ class _Exchange(asyncio.Protocol):
 def _no_connection(error: OSError) -> tuple[FailureKind, str]:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return FailureKind.CLIENT_ERROR, "out of file handles here; raise the limit (ulimit -n)"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = f"{error.verify_message} (SSL_CERT_FILE=ca.pem trusts an authority of your own)"
+        return FailureKind.UNREACHABLE, f"no secure connection: {why}"
     if isinstance(error, ssl.SSLError):
         return FailureKind.UNREACHABLE, f"no secure connection: {_reason(error)}"
     return FailureKind.UNREACHABLE, f"no connection: {_reason(error)}"
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return error.verify_message
     if isinstance(error, ssl.SSLError):
         return error.reason or str(error)
     if isinstance(error, OSError) and error.errno and error.errno > 0:

@@ -29,7 +29,7 @@ from headrace.report.trust import (
 )
 from headrace.report.units import seconds
 
-OVER_TIME = 30
+OVER_TIME = 26
 """Columns of the TTFT over time."""
 
 FEW_ANSWERS = 20
@@ -101,7 +101,7 @@ def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[
     if prompt_tokens and cached_tokens > CACHED_SHARE_WORTH_A_WARNING * prompt_tokens:
         said.append(
             f"{cached_tokens / prompt_tokens:.0%} of the prompt tokens came from the server's prefix cache. "
-            "Was this seed sent before? Take another."
+            "If the load does not share so much, this seed was sent before: take another."
         )
     return said
 
@@ -196,7 +196,7 @@ def ttft_line(measurement: Measurement) -> str:
         sums[place] += result.ttft_s
         counts[place] += 1
     means = [total / count if count else 0.0 for total, count in zip(sums, counts, strict=True)]
-    warm_up = f" (the first {seconds(measurement.warm_up_s)} are warm-up)" if measurement.warm_up_s else ""
+    warm_up = f" (first {seconds(measurement.warm_up_s)}: warm-up)" if measurement.warm_up_s else ""
     return f"TTFT over time {sparkline(means, max(means))} up to {seconds(max(means))}{warm_up}"
 
 
