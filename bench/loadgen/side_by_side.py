@@ -13,6 +13,8 @@ from bench.loadgen.peers import FEW, MANY, OUTPUT_TOKENS, PROMPT_TOKENS, Latency
 from bench.loadgen.runs import ITL_S, TTFT_S, log_lines, scripted_server
 
 RATE = 40.0
+FIRST = 20
+"""Requests of the run of each that does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ def compare(rounds: int, url: str | None, model: str, rate: float) -> dict[str, 
     absent = [peer.name for peer in peers() if peer.program is None]
     for name in absent:
         print(f"{name}: not installed; docs/measuring.md says how it is")
+    for peer in present:  # the first start of a program reads its files from the disk
+        with nullcontext(url) if url else scripted_server(TTFT_S, ITL_S) as address:
+            run(peer, Load(address, model, rate, FIRST))
     seen = list[Costed]()
     for number in range(rounds):
         for peer in present if number % 2 == 0 else reversed(present):
@@ -82,15 +87,15 @@ def _line(seen: Costed) -> str:
 
 def _print_table(present: Sequence[Peer], seen: Sequence[Costed]) -> None:
     """Medians of the rounds; of the mean TTFT and ITL also the least and the most."""
-    print(f"\n{'':<17}{'TTFT ms mean':>20}{'P99':>8}{'ITL ms mean':>20}{'CPU ms':>8}{'start':>7}")
-    print(f"{'':<17}{'(least - most)':>20}{'':>8}{'(least - most)':>20}{'/request':>8}{'CPU s':>7}")
+    print(f"\n{'':<17}{'TTFT ms, mean':>22}{'P99':>7}{'ITL ms, mean':>22}{'CPU ms':>7}{'start':>6}")
+    print(f"{'':<17}{'(least - most)':>22}{'':>7}{'(least - most)':>22}{'/requ.':>7}{'CPU s':>6}")
     for peer in present:
         own = [each for each in seen if each.peer == peer.name]
         ttft, itl = [each.ttft.mean for each in own], [each.itl.mean for each in own]
         p99 = median(each.ttft.p99 for each in own)
         cpu_ms = median(each.cpu_ms_per_request for each in own)
         start_s = median(each.start_cpu_s for each in own)
-        print(f"{peer.name:<17}{_spread(ttft):>20}{p99:8.1f}{_spread(itl):>20}{cpu_ms:8.2f}{start_s:7.1f}")
+        print(f"{peer.name:<17}{_spread(ttft):>22}{p99:7.1f}{_spread(itl):>22}{cpu_ms:7.2f}{start_s:6.1f}")
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -306,3 +306,14 @@ def test_what_a_server_says_is_no_markup(tmp_path: Path) -> None:
     assert result.exit_code == 1, result.output
     told = " ".join(result.stderr.split())
     assert told.count("[/b] no [red] model :smile:") == 2, "of /tokenize, and why it gave up"
+
+
+@pytest.mark.slow
+def test_a_part_of_a_trace_begins_at_once(tmp_path: Path) -> None:
+    kept = tmp_path / "run.jsonl"
+    with awkward_server(answer_well) as url:
+        part = ("--from", "0.09s", "--first", "3", "--tokenizer", "none", "--warm-up", "0")
+        result = bench(url, "--trace", str(a_trace(tmp_path)), *part, "--output", str(kept))
+
+    assert result.exit_code in (0, 4), result.output
+    assert [round(each.due_at, 3) for each in record.read(kept).results] == [0.0, 0.02, 0.08]

@@ -80,6 +80,9 @@ _OPTIONS = (
         metavar="FILE",
         help="Replay a trace, in any form that `headrace simulate` reads, instead.",
     ),
+    click.option(
+        "--from", "from_", type=Duration(), default="0s", metavar="TIME", help="Only what is due from then."
+    ),
     click.option("--first", type=click.IntRange(1), metavar="N", help="Only its first N requests."),
     click.option("--scale", type=float, default=1.0, show_default=True, help="Times its rate."),
     click.option(
@@ -157,6 +160,7 @@ LOAD_SECTIONS = {
     "Or one kind of request": ("rate", "arrivals", "burstiness", "concurrency", "prompt_tokens"),
     "Or a trace": (
         "trace",
+        "from_",
         "first",
         "scale",
         "length_scale",

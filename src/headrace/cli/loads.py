@@ -42,6 +42,7 @@ class LoadOptions(TypedDict):
     concurrency: int | None
     requests: int | None
     trace: Path | None
+    from_: float
     first: int | None
     scale: float
     length_scale: float
@@ -291,8 +292,9 @@ def _shared(requests: Sequence[TraceRequest]) -> float:
 
 def _rows(options: LoadOptions, path: Path) -> Sequence[TraceRequest]:
     """No more of a trace than can be due: it may be a day of millions."""
-    until_s = options["duration"] * options["scale"] + (SPREAD_S if options["spread"] else 0.0)
-    return read_trace(path, part=Slice(options["first"], until_s=until_s)).requests
+    from_s = options["from_"]
+    until_s = from_s + options["duration"] * options["scale"] + (SPREAD_S if options["spread"] else 0.0)
+    return read_trace(path, part=Slice(options["first"], from_s, until_s)).requests
 
 
 def _timetable(arrivals: Sequence[Arrival]) -> Callable[[], Timetable]:
