@@ -28,7 +28,7 @@ from headrace.targets.embedded import EmbeddedServer
 from headrace.targets.process import Launch, ServerProcess
 from headrace.targets.vllm import VllmInstallation, VllmServer
 
-OURS_SHORTEST = f"{OURS} shortest"
+OURS_SHORTEST, OURS_SLO = f"{OURS} shortest", f"{OURS} slo"
 OUR_PRECISION = "weights as in the file, arithmetic and KV float32"
 LLAMA = Path(".llama")
 VLLM = VllmInstallation(Path(".vllm"))
@@ -36,6 +36,11 @@ PROMPT_WORDS = 98
 """With what the model's chat template adds, 128 tokens and one or two more."""
 BUDGETS: Overrides = {"max_num_batched_tokens": 512, "max_num_seqs": 64}
 SHORTEST_FIRST: Overrides = {"scheduling_policy": "shortest", "long_prefill_token_threshold": 128}
+TO_ITS_GOALS: Overrides = {
+    "scheduling_policy": "slo",
+    "slo": "ttft 500ms + 3ms/token, itl 200ms",
+    "long_prefill_token_threshold": 128,
+}
 SLOTS = 32
 SLOT_TOKENS = 3072
 """Room for the longest request of the mix; llama.cpp divides its context into slots of equal size."""
@@ -67,6 +72,12 @@ def contenders() -> tuple[Contender, ...]:
         Contender(
             OURS_SHORTEST,
             lambda: EmbeddedServer("smollm2", BUDGETS | SHORTEST_FIRST),
+            OUR_PRECISION,
+            points=(MIXED,),
+        ),
+        Contender(
+            OURS_SLO,
+            lambda: EmbeddedServer("smollm2", BUDGETS | TO_ITS_GOALS),
             OUR_PRECISION,
             points=(MIXED,),
         ),
