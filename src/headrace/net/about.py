@@ -94,12 +94,13 @@ async def tokenize(front_end: FrontEnd, raw: bytes) -> TokenizeAnswer:
         bool(body.add_special_tokens) if isinstance(prompt, Chat) else body.add_special_tokens is not False
     )
     token_ids = await front_end.token_ids(prompt, add_special_tokens=special)
-    names = [_name(front_end.tokenizer, token_id) for token_id in token_ids]
     return TokenizeAnswer(
         count=len(token_ids),
         max_model_len=front_end.engine.settings.max_model_len,
         tokens=list(token_ids),
-        token_strs=names if body.return_token_strs else None,
+        token_strs=[_name(front_end.tokenizer, each) for each in token_ids]
+        if body.return_token_strs
+        else None,
     )
 
 

@@ -79,9 +79,6 @@ class Patient(H11Protocol):
             cycle.disconnected = True  # a route that does not wait for the body would answer as well
         self.transport.close()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade may be passed over. Java's client offers one with every request: two lines each time."""
-
     @property
     def _cycle(self) -> RequestResponseCycle | None:
         return cast("RequestResponseCycle | None", self.cycle)

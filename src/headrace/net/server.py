@@ -184,6 +184,7 @@ class _Http(uvicorn.Server):
                 app,
                 http=Patient,
                 log_config=None,
+                log_level="error",  # its warnings are of what clients do: one could fill the disk with them
                 access_log=False,
                 lifespan="off",
                 ws="none",
