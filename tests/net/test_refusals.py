@@ -249,3 +249,14 @@ def test_any_json_is_either_answered_or_refused_in_shape(
     if answer.status != 200:
         assert_refused(answer, answer.status)
         assert answer.status in {400, 404}
+
+
+def test_long_lists_of_tokens_with_many_answers_are_refused_with_the_product(server: RunningServer) -> None:
+    """One request of 600 kB became 530 MB, and everybody waited 8 s while the engine read them."""
+    words = {"bad_words": [f"{place:03}" + "x" * 1000 for place in range(128)], "max_tokens": 1}
+    assert post(server.port, COMPLETION, {"prompt": "a", **words}).status == 200
+    refused = post(server.port, COMPLETION, {"prompt": "a", "n": 64, **words})
+    assert_refused(refused, 400, "64 answers, each with 128,384 tokens")
+    assert refused.json["error"]["param"] == "n"
+    several = post(server.port, COMPLETION, {"prompt": ["a"] * 64, **words})
+    assert_refused(several, 400, "are 8,216,576 tokens; at most 1,048,576 are taken")

@@ -29,6 +29,9 @@ from headrace.net.wire import Asked, Truncation
 
 INLINE_CHARACTERS = 2000
 """Prompts up to this long are tokenized at once: handing them to a thread would cost as much."""
+MOST_LISTED_IDS = 1 << 20
+"""Of all answers to a request together: 40,000 biases with 1,024 answers were 530 MB on their way to the
+engine, which did nothing else for 8 s."""
 TOKENIZING_THREADS = 2
 """One long prompt must not keep the next one waiting; more would take the engine's cores."""
 
@@ -123,6 +126,7 @@ class FrontEnd:
         """One for each choice; all of them are checked before the first is submitted."""
         max_model_len = self.engine.settings.max_model_len
         bad_words = self._bad_words(asked.bad_words)
+        _refuse_excess(asked, sum(map(len, bad_words)))
         requests: list[Request] = []
         for prompt in prompts:
             token_ids = _truncated(prompt, asked.truncation, max_model_len)
@@ -187,6 +191,19 @@ class FrontEnd:
             return tuple(self.tokenizer.encode(text, add_special_tokens=add_special_tokens))
         within_vocabulary("prompt", prompt, self.tokenizer.vocab_size)
         return prompt
+
+
+def _refuse_excess(asked: Asked, bad_word_ids: int) -> None:
+    """Every answer carries its lists of tokens to the engine, and one large list may have 1,024 answers."""
+    answers = asked.n * len(asked.prompts)
+    ids = bad_word_ids + len(asked.sampling.logit_bias) + len(asked.sampling.allowed_token_ids or ())
+    if answers > 1 and answers * ids > MOST_LISTED_IDS:
+        raise BadField(
+            "n",
+            f"{answers} answers, each with {ids:,} tokens in logit_bias, allowed_token_ids and bad_words, "
+            f"are {answers * ids:,} tokens; at most {MOST_LISTED_IDS:,} are taken",
+            "ask for fewer answers at once, or list fewer tokens",
+        )
 
 
 def _request_class(asked: Asked) -> str:
