@@ -1,9 +1,11 @@
 """The search finds what is there, claims nothing that is not, and goes on where it was stopped."""
 
 from dataclasses import replace
-from itertools import count
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.core.conclusion import Conclusion
 from headrace.core.errors import TargetFailed
@@ -209,8 +211,7 @@ def test_no_more_runs_than_allowed_and_an_answer_all_the_same(most: int) -> None
 
 @pytest.mark.parametrize("budget_s", [40.0, 85.0, 200.0, 1000.0])
 def test_the_search_ends_in_time(budget_s: float) -> None:
-    server, now = Server(off_by(1.1, 1.0)), count(step=1)
-    del now
+    server = Server(off_by(1.1, 1.0))
     drive(problem(), server.judge, Budget(ends_at=budget_s), lambda: 40.0 * len(server.runs), Silent())
     assert 40.0 * len(server.runs) <= max(budget_s, 40.0)
 
@@ -260,3 +261,32 @@ def test_a_budget_without_runs_left_concludes_from_what_there_is() -> None:
     step = next_trial(problem(), server.runs, Room(0))
     assert isinstance(step, Conclusion)
     assert step.verdict is Verdict.INCONCLUSIVE
+
+
+@st.composite
+def odd_servers(draw: st.DrawFn) -> Server:
+    """Any server: each setting is as good, or as dead, as chance says, and need not resemble its twin."""
+    salt = draw(st.integers(0, 10**6))
+    dead, goal = draw(st.sampled_from([0.0, 0.3, 0.9])), draw(st.sampled_from([CAPACITY, LATENCY]))
+
+    def truth(overrides: Overrides, load: float) -> Grade | NoResult:
+        chance = Random(f"{salt} {sorted(overrides.items())}")
+        if overrides and chance.random() < dead:
+            return NoResult("killed")
+        return grade_of({}, load * chance.uniform(0.3, 3.0), goal=goal)
+
+    return Server(truth, noise=draw(st.sampled_from([0.0, 0.05, 0.5])), seed=salt, goal=goal)
+
+
+@settings(deadline=None, max_examples=25)
+@given(odd_servers())
+def test_whatever_the_server_does_the_search_ends_and_tries_nothing_unsafe(server: Server) -> None:
+    asked = problem(server.goal)
+    found = tune(server, asked, most=None)
+    assert len(server.runs) <= 60
+    assert all(asked.space.is_safe(run.overrides) for run in server.runs)
+    assert found.recommended in [{}, *(run.overrides for run in server.runs)]
+    if found.verdict is Verdict.IMPROVED:
+        assert found.gain is not None
+        assert found.gain.ratio_at_most <= 0.95
+        assert not isinstance(server.truth(found.recommended, 1.0), NoResult)

@@ -37,7 +37,11 @@ def spaces(draw: st.DrawFn) -> Space:
 def everything(space: Space) -> list[Overrides]:
     names = [lever.name for lever in space.levers]
     found = space.grid(names[:3], 60)
-    return [*found, *space.neighbours({}), *(near for each in found[:3] for near in space.neighbours(each))]
+    return [
+        *found,
+        *space.neighbours({}, 100),
+        *(near for each in found[:3] for near in space.neighbours(each, 2)),
+    ]
 
 
 @given(spaces())

@@ -2,11 +2,12 @@
 
     Problem + Pace  --explore-->  Ranking([Candidate, ...] best first, the start's own place)
 
-For a capacity, settings race up the ladder of loads: all of a coarse grid begin one rung above what the
-start itself can carry, and who meets every objective goes on, four rungs at a time, then two, then one.
-For a latency all are simulated once at the workload's own load. Then the best is moved along one lever at
-a time, through all of its values, until no move helps. Everything is deterministic, and settings that the
-twin sees preempt in storms, fail or fall behind are out, whatever their latency.
+For a capacity, settings race up the ladder of loads: all of a coarse grid begin, on half of the workload,
+one rung above what the start itself can carry, and who meets every objective goes on, four rungs at a
+time, then two, then one; the first of them race again on all of it. For a latency all are simulated once at
+the workload's own load. Then the best is moved along one lever at a time, some values either way, until
+no move helps. Everything is deterministic, and settings that the twin sees preempt in storms, fail or fall
+behind are out, whatever their latency.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
 from headrace.tune.problem import Problem
 from headrace.tune.space import CAP, SEQS, TOKENS
-from headrace.tune.twin import HIGHEST_RUNG, LOWEST_RUNG, Point, grades, load_of, settings_key
+from headrace.tune.twin import HIGHEST_RUNG, LOWEST_RUNG, WHOLE, Point, grades, load_of, settings_key
 
 START: Overrides = {}
 """The starting settings: nothing overridden."""
@@ -26,12 +27,18 @@ MAIN = (TOKENS, CAP, SEQS)
 """The levers that depend on each other, and are searched together."""
 COARSE = 64
 """Settings of the first grid, at most."""
+SCOUTED = 0.5
+"""Share of the workload that the grid is simulated on."""
+FINALISTS = 12
+"""Of the grid, who are simulated on the whole of it."""
 STRIDE = 4
 """Rungs of the race's first strides: a fifth more load."""
 CLIMBERS = 6
 """Neighbours of the best that are tried at a higher load."""
-MOST_PASSES = 6
-"""Moves of the best; each looks at every value of every lever."""
+REACH = 3
+"""Values of a lever that the best is moved by, either way."""
+MOST_PASSES = 8
+"""Moves of the best."""
 KEPT = 12
 """Candidates in a ranking."""
 STORM = 0.05
@@ -79,21 +86,25 @@ def explore(
 ) -> Ranking:
     """`warm`: a ranking under another pace, whose candidates, and `also`, are looked at instead of a grid."""
     tour = _Tour(problem, pace)
-    start = tour.place_start(0 if warm is None or warm.start is None else warm.start.rung or 0)
-    settings = (
-        problem.space.grid(MAIN, COARSE)
-        if warm is None
-        else [*also, *(each.overrides for each in warm.candidates)]
-    )
-    best_before = None if warm is None or warm.best is None else warm.best.rung
-    rung = best_before if best_before is not None else _above(start)
-    tour.race([START, *settings], rung if problem.goal.seeks_capacity else 0)
+    if warm is None:
+        start = tour.place_start(0)
+        settings, rung = _scout(problem, pace, 0 if start is None or start.rung is None else start.rung + 1)
+    else:
+        start = tour.place_start(0 if warm.start is None else warm.start.rung or 0)
+        settings = [*also, *(each.overrides for each in warm.candidates)]
+        rung = 0 if warm.best is None else warm.best.rung or 0
+    tour.race([START, *settings], rung)
     tour.refine()
     return Ranking(tour.best(KEPT), start)
 
 
-def _above(start: Candidate | None) -> int:
-    return 0 if start is None or start.rung is None else start.rung + 1
+def _scout(problem: Problem, pace: Pace, rung: int) -> tuple[list[Overrides], int]:
+    """The finalists of a coarse grid on a part of the workload, and how far up the best of them came."""
+    scout = _Tour(problem, pace, SCOUTED)
+    scout.place_start(rung)
+    scout.race(problem.space.grid(MAIN, COARSE), rung)
+    found = scout.best(FINALISTS)
+    return [each.overrides for each in found], (found[0].rung or 0) if found else rung
 
 
 @dataclass(slots=True)
@@ -102,6 +113,7 @@ class _Tour:
 
     problem: Problem
     pace: Pace
+    share: float = WHOLE
     seen: dict[object, Candidate] = field(default_factory=dict[object, Candidate])
     start: Candidate | None = None
 
@@ -140,7 +152,7 @@ class _Tour:
             if not found:
                 return
             best = found[0]
-            near = self.problem.space.neighbours(best.overrides)
+            near = self.problem.space.neighbours(best.overrides, REACH)
             rung = best.rung or 0
             met = self._met(near, rung)
             if self.problem.goal.seeks_capacity:
@@ -183,7 +195,7 @@ class _Tour:
 
     def _grades(self, settings: Sequence[Overrides], rung: int) -> list[Grade | None]:
         load = load_of(rung)
-        return grades(self.problem.twin, [Point(each, load, self.pace) for each in settings])
+        return grades(self.problem.twin, [Point(each, load, self.pace, self.share) for each in settings])
 
     @staticmethod
     def _candidate(overrides: Overrides, rung: int | None, grade: Grade | None) -> Candidate | None:

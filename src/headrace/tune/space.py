@@ -75,6 +75,15 @@ class Lever:
     choices: tuple[Choice, ...]
     """In order of value, the start's among them."""
 
+    def near(self, value: Value, reach: int) -> list[Choice]:
+        """Choices at most so many places from a value, and the start's. A value that is none: all."""
+        places = [at for at, choice in enumerate(self.choices) if choice.value == value]
+        return [
+            choice
+            for at, choice in enumerate(self.choices)
+            if not places or abs(at - places[0]) <= reach or choice.value == self.start
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -102,12 +111,14 @@ class Space:
     def is_safe(self, overrides: Mapping[str, Value]) -> bool:
         return self.refuse(overrides) is None
 
-    def neighbours(self, overrides: Mapping[str, Value]) -> list[Overrides]:
-        """All that may be tried and differ from `overrides` in one lever."""
+    def neighbours(self, overrides: Mapping[str, Value], reach: int) -> list[Overrides]:
+        """All that may be tried and differ from `overrides` in one lever: by so many values, or as at the
+        start.
+        """
         found = [
             self.canonical({**overrides, lever.name: choice.value})
             for lever in self.levers
-            for choice in lever.choices
+            for choice in lever.near(overrides.get(lever.name, lever.start), reach)
         ]
         own = self.canonical(overrides)
         return [each for each in _distinct(found) if each != own and self.is_safe(each)]

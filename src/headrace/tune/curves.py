@@ -1,0 +1,180 @@
+"""The twin's picture around the answer: what each lever does, where its knee is, and why not simply more.
+
+    View + winner --explain--> Explanation(curves, frontier, obvious moves)
+
+All simulated at the pace that the runs showed, so it is the corrected twin that speaks. Some hundred
+simulations.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import inf
+
+from headrace.core.bill import Cause
+from headrace.core.conclusion import (
+    Curve,
+    CurvePoint,
+    Explanation,
+    FrontierPoint,
+    ObviousMove,
+)
+from headrace.core.grade import ClassGrade, Grade
+from headrace.core.ports import Overrides
+from headrace.core.trial import NoResult
+from headrace.tune.belief import View
+from headrace.tune.explore import START
+from headrace.tune.space import KV_BYTES, SEQS, TOKENS, Lever, Value
+from headrace.tune.twin import Point, grades, highest_rung, load_of, rung_of, settings_key
+
+KNEE = 0.02
+"""What is within this share of the best is no longer a gain."""
+LOADS = (0.5, 0.7, 0.85, 1.0, 1.15)
+"""Of the load of the comparison, for the frontier."""
+MOVES: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = (
+    ("a larger batch: four times the tokens a step", ((TOKENS, 4.0),)),
+    ("more at once: twice the sequences", ((SEQS, 2.0),)),
+    ("a larger batch and more at once", ((TOKENS, 4.0), (SEQS, 2.0))),
+    ("smaller steps alone: a quarter of the tokens", ((TOKENS, 0.25),)),
+    ("more memory: a quarter more KV cache", ((KV_BYTES, 1.25),)),
+)
+"""What people try by reflex, as factors on the start."""
+
+
+def explain(view: View, winner: Overrides, load: float) -> Explanation:
+    """`load`: at which winner and baseline were compared."""
+    before = view.problem.twin.simulated
+    curves = tuple(_curve(view, lever, winner, load) for lever in view.problem.space.levers)
+    frontier = _frontier(view, winner, load)
+    obvious = tuple(_obvious(view, winner, load))
+    return Explanation(curves, frontier, obvious, view.problem.twin.simulated - before)
+
+
+def _curve(view: View, lever: Lever, winner: Overrides, load: float) -> Curve:
+    space = view.problem.space
+    values = [choice for choice in lever.choices if space.is_safe({**winner, lever.name: choice.value})]
+    settings = [space.canonical({**winner, lever.name: choice.value}) for choice in values]
+    found = view.problem.twin([Point(each, load, view.pace) for each in settings])
+    points = tuple(
+        CurvePoint(choice.value, _capacity(view, overrides, load), grade, choice.reason)
+        for choice, overrides, grade in zip(values, settings, found, strict=True)
+    )
+    start = space.site.start[lever.name]
+    return Curve(
+        lever=lever.name,
+        winner=winner.get(lever.name, start),
+        points=points,
+        knee=_knee(points),
+        steps=tuple(_step(one, other) for one, other in pairwise(points)),
+    )
+
+
+def _capacity(view: View, overrides: Overrides, load: float) -> float | None:
+    if not view.seeks_capacity:
+        return None
+
+    def meets(rung: int) -> bool:
+        (found,) = grades(view.problem.twin, [Point(overrides, load_of(rung), view.pace)])
+        return found is not None and found.meets
+
+    rung = highest_rung(meets, rung_of(load))
+    return None if rung is None else load_of(rung)
+
+
+def _worth(point: CurvePoint) -> float:
+    """Higher is better: the capacity where one was looked for, else the nearness to the limits."""
+    if point.capacity is not None:
+        return point.capacity
+    return 0.0 if isinstance(point.grade, NoResult) else 1 / max(point.grade.ratio, 1e-9)
+
+
+def _knee(points: Sequence[CurvePoint]) -> Value | None:
+    worths = [_worth(point) for point in points]
+    best = max(worths, default=0.0)
+    if best <= 0 or min(worths) >= (1 - KNEE) * best:
+        return None
+    return next(
+        point.value for point, worth in zip(points, worths, strict=True) if worth >= (1 - KNEE) * best
+    )
+
+
+def _step(one: CurvePoint, other: CurvePoint) -> str:
+    head = f"{one.value} -> {other.value}"
+    if isinstance(one.grade, NoResult) or isinstance(other.grade, NoResult):
+        return f"{head}: one of them gives no result"
+    parts: list[str] = []
+    if one.capacity and other.capacity:
+        parts.append(f"capacity {other.capacity / one.capacity - 1:+.0%}")
+    elif one.grade.output_tokens_per_s:
+        parts.append(f"throughput {other.grade.output_tokens_per_s / one.grade.output_tokens_per_s - 1:+.0%}")
+    for before in one.grade.classes:
+        after = other.grade.of_class(before.request_class)
+        if after is not None and before.ttft_p95_s and after.ttft_p95_s:
+            parts.append(f"P95 TTFT of {before.request_class} x {after.ttft_p95_s / before.ttft_p95_s:.2f}")
+    return f"{head}: {', '.join(parts)}"
+
+
+def _frontier(view: View, winner: Overrides, load: float) -> tuple[FrontierPoint, ...]:
+    """Of the twin's best settings, the winner and the start, at several loads: what none beats in both."""
+    choices = {settings_key(each): each for each in (START, winner)}
+    choices |= {settings_key(each.overrides): each.overrides for each in view.ranking.candidates}
+    points = [
+        Point(each, float(f"{share * load:.6g}"), view.pace) for each in choices.values() for share in LOADS
+    ]
+    found = [
+        FrontierPoint(point.overrides, point.load, grade.output_tokens_per_s, grade.ratio)
+        for point, grade in zip(points, grades(view.problem.twin, points), strict=True)
+        if grade is not None and not grade.failed and grade.is_steady is not False
+    ]
+    found.sort(key=lambda each: (-each.output_tokens_per_s, each.ratio))
+    kept: list[FrontierPoint] = []
+    for each in found:
+        if each.ratio < min((one.ratio for one in kept), default=inf):
+            kept.append(each)
+    return tuple(reversed(kept))
+
+
+def _obvious(view: View, winner: Overrides, load: float) -> list[ObviousMove]:
+    start = view.problem.space.site.start
+    (ours,) = view.problem.twin([Point(winner, load, view.pace)])
+    moves: list[ObviousMove] = []
+    for name, factors in MOVES:
+        if any(lever not in start for lever, _ in factors):
+            continue
+        overrides = {lever: max(1, int(float(start[lever]) * factor)) for lever, factor in factors}
+        if int({**start, **overrides}.get(SEQS, 1)) > int({**start, **overrides}.get(TOKENS, inf)):
+            continue
+        settings: Overrides = dict(overrides)
+        (grade,) = view.problem.twin([Point(settings, load, view.pace)])
+        moves.append(
+            ObviousMove(name, settings, grade, _why(grade, ours, view.problem.space.refuse(settings)))
+        )
+    return moves
+
+
+def _why(grade: Grade | NoResult, ours: Grade | NoResult, refused: str | None) -> str:
+    """Beside the winner: the objective that suffers most, and the wait that grew most."""
+    if isinstance(grade, NoResult):
+        return f"no result: {grade.cause}"
+    if isinstance(ours, NoResult):
+        return "the winner gives no result in the twin"
+    unsafe = f"; unsafe: {refused}" if refused else ""
+    pairs = [(a, b) for a, b in zip(grade.attained, ours.attained, strict=False) if b.value_s > 0]
+    if not pairs:
+        return f"nothing to compare{unsafe}"
+    worst, own = max(pairs, key=lambda pair: pair[0].value_s / pair[1].value_s)
+    what = f"p{worst.objective.percentile:g} {worst.objective.metric} of {worst.request_class}"
+    said = f"{what} {worst.value_s:.3g} s beside {own.value_s:.3g} s with what is recommended"
+    grown = _grown(grade.of_class(worst.request_class), ours.of_class(worst.request_class))
+    return f"{said}{grown}{unsafe}"
+
+
+def _grown(theirs: ClassGrade | None, ours: ClassGrade | None) -> str:
+    if theirs is None or ours is None or not theirs.slow_bill_s or not ours.slow_bill_s:
+        return ""
+    longer = _longer(theirs.slow_bill_s, ours.slow_bill_s)
+    cause = max(longer, key=lambda each: longer[each])
+    return f"; the slow ones wait {longer[cause]:.3g} s more for {cause.value}" if longer[cause] > 0 else ""
+
+
+def _longer(theirs: Mapping[Cause, float], ours: Mapping[Cause, float]) -> dict[Cause, float]:
+    return {cause: amount_s - ours.get(cause, 0.0) for cause, amount_s in theirs.items()}

@@ -1,0 +1,145 @@
+"""The benchmark of tuning counts every run alike, and its truth is the best of all settings."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.tune.__main__ import Rivalled, Row, keep, read_rows, to_json, trials_until, value_after
+from bench.tune.cases import Case, powers_of_two
+from bench.tune.ours import tune
+from bench.tune.rivals import Climb, Rival, by_hand, full_grid, play, random_search
+from bench.tune.truth import Server, Spent, Truth, slowed
+from bench.tune.twins import miscalibrated
+from headrace.cli.costs import load_cost
+from headrace.core.cost import Residual, StepShape
+from headrace.core.goal import Aim, Goal
+from headrace.core.grade import Grade
+from headrace.core.objective import parse_objectives
+from headrace.core.ports import Overrides
+from headrace.core.trial import NoResult
+from headrace.executor.cost import FittedCost
+from headrace.tune.space import Site, demand_of, space_of
+from headrace.tune.twin import Point, load_of
+from headrace.workload.trace import TraceRequest
+
+START: Overrides = {
+    "max_num_batched_tokens": 2048,
+    "max_num_seqs": 32,
+    "long_prefill_token_threshold": 0,
+    "max_model_len": 4096,
+}
+REQUESTS = tuple(
+    TraceRequest(0.05 * at, 1500 if at % 10 == 0 else 60, 8, "long" if at % 10 == 0 else "short")
+    for at in range(60)
+)
+
+
+def truth(aim: Aim = Aim.CAPACITY) -> Truth:
+    space = space_of(Site(START), demand_of((each.prompt_tokens, each.output_tokens) for each in REQUESTS))
+    few = powers_of_two(space)
+    levers = tuple(replace(lever, choices=tuple(lever.near(lever.start, 2))) for lever in few.levers)
+    goal = Goal(aim, parse_objectives("short: p95 ttft < 60ms; long: p95 ttft < 1s"))
+    return Truth.of(Case("tiny", REQUESTS, load_cost("llama-3.1-8b/h100"), replace(few, levers=levers), goal))
+
+
+@pytest.mark.slow
+def test_no_setting_is_better_than_the_best() -> None:
+    here = truth()
+    _, value = here.best()
+    for overrides in here.grid()[::7]:
+        assert here.value(overrides) <= value * 1.011
+
+
+@pytest.mark.slow
+def test_a_latency_is_worth_nothing_without_its_throughput() -> None:
+    here = truth(Aim.LATENCY)
+    best, value = here.best()
+    assert value == here.value(best) >= here.value({}) > 0
+
+
+def test_every_run_is_counted_and_no_more_are_made_than_allowed() -> None:
+    server = Server(truth(), seed=1, most=3)
+    for _ in range(3):
+        assert isinstance(server.run({}, 1.0), Grade)
+    with pytest.raises(Spent):
+        server.run({}, 1.0)
+    assert server.runs == 3
+
+
+def test_runs_differ_by_chance_and_the_chance_is_seeded() -> None:
+    here = truth()
+    first, again = Server(here, seed=1), Server(here, seed=1)
+    ratios = [first.run({}, 1.0), first.run({}, 1.0)]
+    assert [again.run({}, 1.0), again.run({}, 1.0)] == ratios
+    assert ratios[0] != ratios[1]
+
+
+def test_a_slowed_run_has_every_latency_longer() -> None:
+    (grade,) = truth().twin([Point({})])
+    assert isinstance(grade, Grade)
+    twice = slowed(grade, 2.0)
+    assert twice.ratio == pytest.approx(2 * grade.ratio)
+    assert twice.classes[0].ttft_p50_s == pytest.approx(2 * (grade.classes[0].ttft_p50_s or 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rival", [full_grid, by_hand, random_search])
+def test_a_rival_keeps_to_its_runs_and_its_history_only_improves(rival: Rival) -> None:
+    here = truth()
+    server = Server(here, seed=2, most=25)
+    climb = play(rival, server, seed=0)
+    assert server.runs <= 25
+    runs = [made for made, _ in climb.history]
+    assert runs == sorted(runs)
+    assert value_after(here, climb, 25) >= 0.8 * here.value({})
+    assert trials_until(here, climb, 0.0) == runs[0]
+
+
+def test_a_climb_tries_the_next_setting_where_it_would_be_better() -> None:
+    here = truth()
+    climb = Climb(Server(here, seed=3))
+    climb.begin()
+    before, runs = climb.height, climb.server.runs
+    told = climb.try_one({"max_num_seqs": 4})
+    assert climb.server.runs > runs
+    assert (told > before) == (climb.best == {"max_num_seqs": 4})
+    assert here.meets(climb.best, load_of(int(climb.height) - 3))
+
+
+@pytest.mark.slow
+def test_our_search_tells_what_it_proved_in_counted_runs() -> None:
+    here = truth()
+    found = tune(here, (1.15, 0.88, 1.2, 0.85), seed=1, most_runs=12)
+    assert 2 <= len(found.runs) <= 12
+    assert here.value(found.chosen) >= here.value({})
+
+
+def test_a_wrong_twin_is_wrong_in_every_part() -> None:
+    cost = load_cost("llama-3.1-8b/h100")
+    wrong = miscalibrated(cost, (1.2, 1.2, 1.2, 1.2))
+    prompt = StepShape(prefill_seqs=1, prefill_tokens=2048, prefill_attention_pairs=2**21, sampled_seqs=1)
+    assert wrong.step_ns(prompt) == pytest.approx(1.2 * cost.step_ns(prompt), rel=0.02)
+    fitted = FittedCost({"step": 1e6, "prefill_tokens": 1e3}, Residual(10, 0.0, 0.0), {})
+    assert miscalibrated(fitted, (0.5, 2.0)) == replace(fitted, ns={"prefill_tokens": 5e2, "step": 2e6})
+
+
+def test_settings_that_cannot_start_are_a_result() -> None:
+    (found,) = truth().twin([Point({"max_num_batched_tokens": 16})])
+    assert isinstance(found, NoResult)
+    assert "max_num_batched_tokens" in found.cause
+
+
+def test_rows_are_kept_and_summed_up(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rivals = {
+        name: Rivalled(0.7, None if name == "tpe" else 40.0)
+        for name in ("full grid", "by hand", "random", "tpe")
+    }
+    row = Row("a", {}, 2.0, 0.5, {"max_num_seqs": 4}, "improved", 0.97, 8, 300, 200, rivals)
+    keep(row, path)
+    assert read_rows(path) == {"a": row}
+    said = to_json([row])
+    assert json.loads(json.dumps(said)) == said
+    assert (said["share_of_best_min"], said["trials_max"]) == (0.97, 8)

@@ -1,0 +1,70 @@
+"""The picture around the answer says what the twin says, in order, with knees where gains end."""
+
+from headrace.core.grade import Grade
+from headrace.core.trial import Purpose, Run
+from headrace.tune.belief import View, view_of
+from headrace.tune.curves import explain
+from tests.tune.model import CAPACITY, LATENCY, off_by, problem
+
+TOKENS = "max_num_batched_tokens"
+
+
+def view(is_capacity: bool = True) -> View:
+    goal = CAPACITY if is_capacity else LATENCY
+    grade = off_by(1.1, 1.0, goal)({}, 1.0)
+    return view_of(problem(goal), [Run({}, 1.0, Purpose.BASELINE, grade)] * 2)
+
+
+def test_every_lever_has_a_curve_through_the_winner_with_a_step_between_any_two_values() -> None:
+    seen = view()
+    winner = seen.beliefs[0].overrides
+    found = explain(seen, winner, 2.0)
+    assert [curve.lever for curve in found.curves] == [lever.name for lever in seen.problem.space.levers]
+    for curve in found.curves:
+        values = [point.value for point in curve.points]
+        assert curve.winner in values
+        assert len(curve.steps) == len(values) - 1
+        assert curve.knee is None or curve.knee in values
+    tokens = next(curve for curve in found.curves if curve.lever == TOKENS)
+    assert "capacity" in tokens.steps[0]
+    assert "P95 TTFT of short x " in tokens.steps[0]
+    assert found.simulated > 0
+
+
+def test_the_knee_is_the_least_value_within_two_per_cent_of_the_best() -> None:
+    found = explain(view(), {}, 2.0)
+    seqs = next(curve for curve in found.curves if curve.lever == "max_num_seqs")
+    capacities = [point.capacity or 0.0 for point in seqs.points]
+    assert seqs.knee is not None
+    at = [point.value for point in seqs.points].index(seqs.knee)
+    assert capacities[at] >= 0.98 * max(capacities)
+    assert all(each < 0.98 * max(capacities) for each in capacities[:at])
+
+
+def test_a_lever_that_does_nothing_has_no_knee() -> None:
+    found = explain(view(), {}, 2.0)
+    context = [curve for curve in found.curves if curve.lever == "max_model_len"]
+    assert all(curve.knee is None for curve in context)
+
+
+def test_nothing_on_the_frontier_is_beaten_in_both() -> None:
+    points = explain(view(), {}, 2.0).frontier
+    assert points
+    for one in points:
+        assert not any(
+            other.output_tokens_per_s >= one.output_tokens_per_s and other.ratio < one.ratio
+            for other in points
+        )
+
+
+def test_the_obvious_moves_are_simulated_and_explained_with_numbers() -> None:
+    seen = view(is_capacity=False)
+    moves = explain(seen, seen.beliefs[0].overrides, 1.0).obvious
+    assert {
+        "a larger batch: four times the tokens a step",
+        "smaller steps alone: a quarter of the tokens",
+    } <= {move.name for move in moves}
+    for move in moves:
+        assert isinstance(move.grade, Grade)
+        assert "beside" in move.why
+    assert all("more memory" not in move.name for move in moves), "the server has no such lever"
