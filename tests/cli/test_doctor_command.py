@@ -181,3 +181,30 @@ def test_where_there_is_no_gpu_none_is_named(tmp_path: Path) -> None:
     told = CliRunner().invoke(main, ["doctor", str(page), "headrace serve smollm2"])
 
     assert "GPU or CPU? the CPU: no GPU computes here" in told.output
+
+
+def test_advice_is_tried_in_the_twin_before_it_is_given(tmp_path: Path) -> None:
+    rows = [f"2023-11-16 18:00:{n / 4:09.6f},{400 + 40 * (n % 9)},120" for n in range(120)]
+    trace, kept = tmp_path / "w.csv", tmp_path / "r.jsonl"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
+    cost = ("--cost", "llama-3.1-8b/a100-80gb")
+    simulated = ("simulate", str(trace), *cost, "--max-num-seqs", "2", "--output", str(kept))
+    assert CliRunner().invoke(main, simulated).exit_code == 0
+
+    told = CliRunner().invoke(main, ["doctor", str(kept), *cost, "--json"])
+
+    found = json.loads(told.output)
+    assert found["twin"]["trusted"]
+    assert max(found["twin"]["bill"], key=found["twin"]["bill"].get) == "slots"
+    assert found["findings"][0]["change"].startswith("--max-num-seqs")
+    assert "in the twin" in found["findings"][0]["change"]
+
+
+def test_without_traffic_nothing_can_be_tried(tmp_path: Path) -> None:
+    page = tmp_path / "page.txt"
+    page.write_text('vllm:num_requests_running{engine="0"} 4\n')
+
+    told = CliRunner().invoke(main, ["doctor", str(page), "--cost", "llama-3.1-8b/h100"])
+
+    assert told.exit_code == 2
+    assert "no traffic to try advice with" in told.output

@@ -14,6 +14,7 @@ from headrace.diagnose.doctor import diagnose
 from headrace.diagnose.readers.files import read_file
 from headrace.diagnose.readers.incident import read_incident
 from headrace.diagnose.readers.log import patterns
+from headrace.diagnose.readers.text import _possible
 from headrace.report.diagnosis import diagnosis_json, print_diagnosis
 from tests.diagnose.samples import stats
 
@@ -112,3 +113,11 @@ def test_no_escape_reaches_the_terminal() -> None:
 
     assert not {c for c in text if (ord(c) < 32 and c != "\n") or 0x7F <= ord(c) < 0xA0 or c == "\u202e"}
     assert "[bold red]" in text, "words in brackets are words, not markup"
+
+
+@given(st.binary(max_size=300), st.sets(st.binary(min_size=3, max_size=6), min_size=1, max_size=5))
+def test_no_word_that_is_there_is_passed_over(text: bytes, words: set[bytes]) -> None:
+    """Words that a block cannot hold are not looked for; that must never be one that it holds."""
+    block = b"z" * 5000 + text + b"".join(sorted(words)[:2])
+
+    assert {word for word in words if word in block} <= set(_possible(block, sorted(words)))

@@ -12,9 +12,12 @@ from typing import TypedDict, Unpack
 import click
 from rich.console import Console
 
+from headrace.cli.costs import CostType
+from headrace.cli.doctor_twin import seen_of, tested_in_twin
 from headrace.cli.quantity import Duration
 from headrace.cli.sampling import Sampler, from_prometheus
 from headrace.core.errors import BadInput
+from headrace.core.measurement import Measurement
 from headrace.diagnose.doctor import Diagnosis, diagnose
 from headrace.diagnose.evidence import Evidence, merged
 from headrace.diagnose.finding import Finding, Severity
@@ -22,6 +25,7 @@ from headrace.diagnose.readers.files import is_measurement, read_file
 from headrace.diagnose.readers.flags import read_command, serving_engine
 from headrace.diagnose.readers.results import from_measurement
 from headrace.diagnose.terms import explained
+from headrace.diagnose.tested import Twin
 from headrace.measure import record
 from headrace.report.diagnosis import (
     diagnosis_json,
@@ -29,6 +33,8 @@ from headrace.report.diagnosis import (
     print_diagnosis,
     print_explained,
     print_terms,
+    print_twin,
+    twin_json,
 )
 
 EXIT_BY_SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.CRITICAL: 3}
@@ -41,6 +47,7 @@ class Options(TypedDict):
     window: float
     prometheus: str | None
     since: float
+    cost: str | None
     api_key: str | None
     details: bool
     watch: bool
@@ -60,6 +67,13 @@ class Options(TypedDict):
 @click.option("--prometheus", metavar="URL", help="Read a Prometheus server instead of a live one.")
 @click.option(
     "--since", type=Duration(), default="6h", show_default=True, help="How far back, with --prometheus."
+)
+@click.option(
+    "--cost",
+    type=CostType(),
+    metavar="NAME|FILE.json",
+    help="Try the advice in the twin before giving it: the server's model and GPU, such as "
+    "llama-3.1-8b/h100, or a file of `headrace calibrate`.",
 )
 @click.option("--api-key", envvar="HEADRACE_API_KEY", show_envvar=True, help="Sent as bearer token.")
 @click.option(
@@ -85,22 +99,37 @@ def doctor(inputs: tuple[str, ...], **options: Unpack[Options]) -> None:
       kubectl logs POD | headrace doctor -
       ps -ef | headrace doctor - server.log.gz --json
       headrace doctor --prometheus http://prometheus:9090 --since 6h
+      headrace doctor localhost:8000 --for 2m --cost llama-3.1-8b/h100
     """
     if not inputs and options["prometheus"] is None:
         raise BadInput("nothing to look at", "give an address, a file, or --prometheus URL")
     if options["watch"]:
         _watch(inputs, options)
         return
-    diagnosis = diagnose(_read(inputs, options))
-    _show(diagnosis, options)
+    diagnosis, twin = diagnose(_read(inputs, options)), None
+    if options["cost"] is not None:
+        with Console(stderr=True).status("trying the advice in the twin"):
+            seen = seen_of(diagnosis.evidence, _record_among(inputs))
+            diagnosis, twin = tested_in_twin(diagnosis, seen, options["cost"])
+    _show(diagnosis, options, twin)
     raise SystemExit(EXIT_BY_SEVERITY[diagnosis.severity])
 
 
-def _show(diagnosis: Diagnosis, options: Options) -> None:
+def _record_among(inputs: Iterable[str]) -> tuple[Path, Measurement] | None:
+    """The first record of requests: the twin can have exactly those."""
+    paths = (Path(text) for text in inputs)
+    found = next((path for path in paths if _is_file(path) and is_measurement(path)), None)
+    return None if found is None else (found, record.read(found))
+
+
+def _show(diagnosis: Diagnosis, options: Options, twin: Twin | None) -> None:
     if options["as_json"]:
-        click.echo(json.dumps(diagnosis_json(diagnosis)))
-    else:
-        print_diagnosis(diagnosis, Console(highlight=False), details=options["details"])
+        click.echo(json.dumps(diagnosis_json(diagnosis) | {"twin": twin_json(twin)}))
+        return
+    console = Console(highlight=False)
+    print_diagnosis(diagnosis, console, details=options["details"])
+    if twin is not None:
+        print_twin(twin, options["cost"] or "", console)
 
 
 def _read(inputs: Iterable[str], options: Options) -> Evidence:

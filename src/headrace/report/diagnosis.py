@@ -15,6 +15,7 @@ from headrace.diagnose.questions import answers
 from headrace.diagnose.readers.text import plain
 from headrace.diagnose.remarks import remarks
 from headrace.diagnose.terms import Explained, term_names
+from headrace.diagnose.tested import Twin
 
 FORMAT, VERSION = "headrace.diagnosis", 1
 _STYLES = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
@@ -94,6 +95,41 @@ def _indented(text: Text, console: Console) -> None:
 def _text(words: str, style: str = "") -> Text:
     """Never as markup, and without what a terminal would take for commands."""
     return Text(plain(words), style=style)
+
+
+def print_twin(twin: Twin, cost: str, console: Console) -> None:
+    """How well the twin stands for the server, and its bill."""
+    console.print(_text(f"Twin of {cost}: ", "bold").append(plain(_agreement(twin)), "not bold"))
+    parts = sorted(twin.bill.items(), key=lambda part: -part[1])
+    named = ", ".join(f"{share:.0%} {name.replace('_', ' ')}" for name, share in parts[:4] if share >= 0.01)
+    if twin.is_trusted and named:
+        console.print(_text("Its bill of a TTFT: ", "bold").append(named, "not bold"))
+
+
+def _agreement(twin: Twin) -> str:
+    theirs, ours = twin.measured_ttft_s, twin.predicted_ttft_s
+    if theirs is None or ours is None:
+        return "the server's TTFT is not known, so nothing says how well it stands for it"
+    said = f"mean TTFT {ours:.2f} s, measured {theirs:.2f} s"
+    if twin.is_trusted:
+        longer = f"; its steps take {twin.stretched:.2f} times as long as the cost says"
+        return said + (longer if abs(twin.stretched - 1) > 0.05 else "")
+    return f"{said}: too far off, so no advice was tried in it (headrace calibrate makes a better cost)"
+
+
+def twin_json(twin: Twin | None) -> dict[str, object] | None:
+    if twin is None:
+        return None
+    return {
+        "trusted": twin.is_trusted,
+        "ttft_mean_s": twin.predicted_ttft_s,
+        "measured_ttft_mean_s": twin.measured_ttft_s,
+        "ttft_p95_s": twin.run.ttft_p95_s,
+        "itl_mean_s": twin.run.itl_mean_s,
+        "output_tokens_per_s": twin.run.output_tokens_per_s,
+        "preemptions": twin.run.preemptions,
+        "bill": dict(twin.bill),
+    }
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> dict[str, object]:

@@ -154,4 +154,9 @@ def joined(pages: Sequence[tuple[float, Evidence]]) -> Evidence:
         if steps and name not in rates:
             values = tuple[Value, ...](max(0.0, grown) / passed for grown, passed in steps)
             rates[name] = Reading(name, values, f"{together.where(counter)} {counter}, over time")
+    if len(pages) > 1:
+        window = Reading(
+            "server:window_s", (pages[-1][0] - pages[0][0],), "between the first look and the last"
+        )
+        rates[window.name] = window
     return replace(together, readings={**together.readings, **rates}, sources=together.sources[:1])

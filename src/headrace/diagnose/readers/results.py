@@ -66,7 +66,7 @@ def from_measurement(measurement: Measurement, where: str) -> Evidence:
         lag = [line.dispatch_lag_s for line in measurement.timelines]
         values["client:dispatch_lag_p99_s"] = (float(np.percentile(lag, 99)),)
     return Evidence(
-        engine="headrace" if any(t.bill_s for t in measurement.timelines) else "",
+        engine="headrace" if _is_ours(measurement) else "",
         flags={
             name.replace("_", "-"): Flag(value, f"{where} settings")
             for name, value in measurement.settings.items()
@@ -74,6 +74,12 @@ def from_measurement(measurement: Measurement, where: str) -> Evidence:
         readings={name: Reading(name, value, where) for name, value in values.items()},
         sources=(where,),
     )
+
+
+def _is_ours(measurement: Measurement) -> bool:
+    """Only our engine keeps bills; a simulated record has them too, of whatever machine it stands for."""
+    simulated = measurement.target.startswith("twin")
+    return not simulated and any(line.bill_s for line in measurement.timelines)
 
 
 def _latencies(timelines: tuple[Timeline, ...] | list[Timeline], suffix: str) -> dict[str, tuple[Value, ...]]:
