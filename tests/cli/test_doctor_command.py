@@ -139,7 +139,14 @@ def test_watch_says_what_comes_and_what_goes(capsys: pytest.CaptureFixture[str])
     ill = diagnose(incident(metrics={"vllm:num_requests_running": 0, "vllm:num_requests_waiting": 3}))
     now = {finding.rule: finding for finding in findings(ill.evidence)}
     options = command.Options(
-        window=1.0, prometheus=None, since=1.0, api_key=None, details=False, watch=True, as_json=False
+        window=1.0,
+        prometheus=None,
+        since=1.0,
+        cost=None,
+        api_key=None,
+        details=False,
+        watch=True,
+        as_json=False,
     )
 
     command._tell_changes({}, now, ill, options)

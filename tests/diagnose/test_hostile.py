@@ -121,3 +121,21 @@ def test_no_word_that_is_there_is_passed_over(text: bytes, words: set[bytes]) ->
     block = b"z" * 5000 + text + b"".join(sorted(words)[:2])
 
     assert {word for word in words if word in block} <= set(_possible(block, sorted(words)))
+
+
+PARTS = ("flags", "metrics", "hardware", "workload")
+ODD = st.sampled_from([0, -1, 1e9, [], [0, 0], [1, 0], "x", None])
+
+
+@given(st.data())
+def test_any_mixture_of_incidents_is_judged(data: st.DataObject) -> None:
+    """What contradicts itself, or has half of its numbers missing, ends in no traceback."""
+    chosen = data.draw(st.lists(st.sampled_from(INCIDENTS), min_size=1, max_size=4))
+    mixed: dict[str, object] = {"engine": data.draw(st.sampled_from(["vllm", "sglang", "llama.cpp", ""]))}
+    for part in PARTS:
+        entries = {k: v for incident in chosen for k, v in incident.get(part, {}).items()}
+        kept = data.draw(st.sets(st.sampled_from(sorted(entries)))) if entries else set[str]()
+        mixed[part] = {name: data.draw(st.one_of(st.just(entries[name]), ODD)) for name in kept}
+    mixed["log"] = [line for incident in chosen for line in incident.get("log", [])[:3]]
+
+    json.dumps(diagnosis_json(diagnose(read_incident(mixed, "mixed"))))

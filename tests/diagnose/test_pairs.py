@@ -118,6 +118,28 @@ PAIRS: dict[str, tuple[Label, Parts, Parts]] = {
         {"log": ["Starting to load model m", "Container vllm failed liveness probe, will be restarted"]},
         {"log": ["INFO: Application startup complete.", "Container vllm failed liveness probe"]},
     ),
+    "a probe that fails because there is work": (
+        Label.BAD_FLAGS,
+        {
+            "log": [
+                "INFO: Application startup complete.",
+                "Liveness probe failed: context deadline exceeded",
+            ],
+            "metrics": {"vllm:num_requests_running": [60, 64], "vllm:num_requests_waiting": [9, 30]},
+        },
+        {
+            "log": [
+                "INFO: Application startup complete.",
+                "Liveness probe failed: context deadline exceeded",
+            ],
+            "metrics": {"vllm:num_requests_running": [0, 0], "vllm:num_requests_waiting": [9, 30]},
+        },
+    ),
+    "requests that come again": (
+        Label.CLIENT,
+        {"metrics": {"client:requests": 300, "vllm:request_success_total": 900}},
+        {"metrics": {"client:requests": 900, "vllm:request_success_total": 900}},
+    ),
     "a slow tokenizer": (
         Label.CPU,
         {
@@ -159,6 +181,35 @@ PAIRS: dict[str, tuple[Label, Parts, Parts]] = {
         Label.CLIENT,
         {"log": ["INFO engine.py:298] Aborted request chatcmpl-9"], "metrics": RUNS},
         {"log": ["INFO engine.py:280] Added request chatcmpl-9"], "metrics": RUNS},
+    ),
+    "weights of fewer bytes that are slower": (
+        Label.BAD_FLAGS,
+        {"metrics": {"client:ttft_p50_ms_bf16": 547, "client:ttft_p50_ms_fp8": 1010}},
+        {"metrics": {"client:ttft_p50_ms_bf16": 547, "client:ttft_p50_ms_fp8": 410}},
+    ),
+    "one pod that makes all tokens": (
+        Label.DP_IMBALANCE,
+        {"metrics": {"vllm:generation_tokens_total{pod=a}": 1845, "vllm:generation_tokens_total{pod=b}": 19}},
+        {
+            "metrics": {
+                "vllm:generation_tokens_total{pod=a}": 1845,
+                "vllm:generation_tokens_total{pod=b}": 1519,
+            }
+        },
+    ),
+    "storage that is slower than a start can wait for": (
+        Label.COLD_START,
+        {
+            "metrics": {"startup:load_s": 90},
+            "hardware": {"disk_mb_s": 20},
+            "log": ["Starting to load model m"],
+        },
+        {"metrics": {"gpu:utilization_perc": 90}, "hardware": {"disk_mb_s": 20}},
+    ),
+    "garbage collection between steps": (
+        Label.CPU,
+        {"metrics": {"host:gc_gen2_ms": 150, "client:itl_p99_ms": 210}},
+        {"metrics": {"host:gc_gen2_ms": 2, "client:itl_p99_ms": 210}},
     ),
     "more sent at once than may run": (
         Label.QUEUEING,

@@ -79,3 +79,65 @@ def test_notes_of_an_incident_are_judged_and_a_licence_is_not(tmp_path: Path) ->
     assert diagnose(read_file(notes)).findings[0].label is Label.OOM_PEAK
     with pytest.raises(BadInput, match="nothing in licence"):
         read_file(licence)
+
+
+SCRAPE = (
+    'vllm:num_requests_running{{engine="0"}} {running}\nvllm:num_requests_waiting{{engine="0"}} {waiting}\n'
+)
+
+
+def test_two_scrapes_in_one_file_are_a_series_and_not_a_sum(tmp_path: Path) -> None:
+    page, told = tmp_path / "page.txt", tmp_path / "told.txt"
+    both = SCRAPE.format(running=1, waiting=14) + SCRAPE.format(running=2, waiting=15)
+    page.write_text(both)
+    told.write_text("It seems to hang for an hour, here are two scrapes:\n\n" + both)
+
+    for path in (page, told):
+        e = read_file(path)
+        assert e.series("vllm:num_requests_running") == (1, 2)
+        assert e.series("vllm:num_requests_waiting") == (14, 15)
+
+
+def test_a_table_is_a_sweep_with_its_units() -> None:
+    e = read_report(
+        "vllm, the same rate with longer answers:\n\n"
+        "Output tokens | Actual req/s | Mean TTFT | TPOT p50 (ms)\n"
+        "--- | --- | --- | ---\n"
+        "128 | 0.95 | 196 ms | 18.2\n"
+        "1,024 | 0.24 | 144,074 ms | 18.0\n",
+        "note",
+    )
+
+    assert e.series("sweep:output_tokens") == (128, 1024)
+    assert e.series("sweep:actual_requests_per_s") == (0.95, 0.24)
+    assert e.series("sweep:mean_ttft_ms") == (196, 144074)
+    assert e.series("sweep:tpot_p50_ms") == (18.2, 18.0)
+
+
+def test_a_table_of_phases_is_the_parts_of_a_start() -> None:
+    e = read_report(
+        "vllm starts slowly here:\n| Phase | Time |\n| torch.compile | 166 s |\n| CUDA init | 2.5 min |\n",
+        "n",
+    )
+
+    assert e.number("startup:torch_compile_s") == 166
+    assert e.number("startup:cuda_init_s") == 150
+
+
+def test_a_situation_may_be_negated_or_be_a_number_of_cards() -> None:
+    guided = read_report("vllm is slow:\n- guided: 70 tok/s; not guided: 800 tok/s\n", "n")
+    cards = read_report("vllm on 4 A100: 0.2 tok/s. The same on 2 A100: 700 tok/s.", "n")
+
+    assert diagnose(guided).findings[0].label is Label.CPU
+    assert diagnose(cards).findings[0].label is Label.INTERCONNECT
+
+
+def test_a_liveness_probe_that_ends_a_start_is_seen_in_a_manifest(tmp_path: Path) -> None:
+    probe = "  livenessProbe: {initialDelaySeconds: 60, periodSeconds: 10, failureThreshold: 3}\n"
+    pod = "containers:\n- image: vllm/vllm-openai:v0.11.0\n  args: [--model, org/m]\n"
+    bare, guarded = tmp_path / "bare.yaml", tmp_path / "guarded.yaml"
+    bare.write_text(pod + probe)
+    guarded.write_text(pod + probe + "  startupProbe: {failureThreshold: 60, periodSeconds: 10}\n")
+
+    assert diagnose(read_file(bare)).findings[0].rule == "probe_before_ready"
+    assert "probe_before_ready" not in {f.rule for f in diagnose(read_file(guarded)).findings}

@@ -102,7 +102,7 @@ class Evidence:
             events=self.events + tuple(replace(event, at=event.at + offset) for event in other.events),
             counts=counts,
             notes=self.notes + other.notes,
-            sources=self.sources + other.sources,
+            sources=tuple(dict.fromkeys(self.sources + other.sources)),
         )
 
     def number(self, *names: str) -> float | None:

@@ -123,7 +123,7 @@ def is_rate(words: list[str]) -> bool:
 
 
 _AT_ONCE = re.compile(
-    r"(?:c|conc|concurrent|concurrency|users?|clients?|streams?|batch|bs|b|n)(\d+)|(\d+)(?:users|clients|streams)"
+    r"(?:c|conc|concurrent|concurrency|users?|clients?|streams?|batch|bs|b|np|n)(\d+)|(\d+)(?:users|clients|streams)"
 )
 
 

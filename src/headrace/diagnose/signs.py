@@ -81,7 +81,7 @@ def words_of(e: Evidence) -> str:
     """What was told of what happens, as words: names of numbers, texts. What a machine has is no sign."""
     parts = list[str]()
     for reading in e.readings.values():
-        if not reading.name.startswith(("vllm:", "process_", "log:", "hardware:")):
+        if not reading.name.startswith(("vllm:", "process_", "log:", "hardware:", "startup:")):
             parts.append(f"{reading.name.partition(':')[2]} {'' if reading.numbers else reading.text}")
     parts += [event.text for event in e.of("error")]
     text = " | ".join(parts)[:_LONGEST_CORPUS].lower()
@@ -156,6 +156,8 @@ SEEN: Mapping[str, Callable[[Evidence], bool]] = {
     ),
     "old_flag": lambda e: any(name in flag_facts().gone for name in e.flags),
     "few_hits": lambda e: _is(hit_rate(e)[0], 0.0, 0.1),
-    "only_startup": lambda e: any(e.under("startup:")) and not has_load(e),
+    "only_startup": lambda e: (
+        any(e.under("startup:")) and not has_load(e) and not e.counts.get("init_engine")
+    ),
     "oom": lambda e: out_of_memory(e) or bool(re.search(r"\b(?:oom|out of memory)\b", words_of(e))),
 }  # fmt: skip

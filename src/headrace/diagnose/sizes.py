@@ -18,6 +18,8 @@ from headrace.diagnose.evidence import Evidence
 GIB = 2**30
 _PARAMETERS = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)\s?b(?![a-z0-9])", re.IGNORECASE)
 _ACTIVE = re.compile(r"\ba(\d+(?:\.\d+)?)b\b", re.IGNORECASE)
+_OLLAMA = 0.6
+"""Its models are Q4_K_M unless their names say otherwise."""
 _SHIPPED = (
     (re.compile(r"gpt-oss|kimi-k2", re.IGNORECASE), 0.56),
     (re.compile(r"deepseek-(?:v3|r1|v4)|minimax-m[12]", re.IGNORECASE), 1.05),
@@ -89,6 +91,8 @@ def active_parameters_of(name: str) -> float | None:
 
 
 def bytes_per_weight(e: Evidence) -> float:
+    if e.engine == "ollama" and not e.flags.get("quantization"):
+        return _OLLAMA
     given = e.flags.get("quantization")
     names = (
         f"{model_of(e)} {given.value if given else ''} {e.text('workload:quantization')} "

@@ -62,13 +62,21 @@ def _print_answers(diagnosis: Diagnosis, console: Console, *, details: bool) -> 
 def _print_finding(number: int, finding: Finding, console: Console, *, details: bool) -> None:
     labels = ", ".join((finding.label, *finding.also))
     head = _text(f"{number:2}  {finding.severity.name.lower()}  ", _STYLES[finding.severity])
-    console.print(head.append(f"{labels}  ({finding.confidence:.0%} sure)", "dim"))
+    console.print(head.append(f"{labels}  ({_evidence_word(finding.confidence)})", "dim"))
     _indented(_text(finding.claim), console)
     _indented(_text("do: ", "green").append(plain(finding.advice.change)), console)
     if details:
         _print_facts(finding.facts, console)
         for name, said in _details(finding):
             _indented(_text(f"{name}: ", "dim").append(plain(said), "default"), console)
+
+
+_EVIDENCE = ((0.8, "strong evidence"), (0.65, "good evidence"), (0.5, "some evidence"), (0.0, "suspicion"))
+
+
+def _evidence_word(confidence: float) -> str:
+    """A rule's own word for how far it excludes other causes; nobody measured it as a probability."""
+    return next(word for least, word in _EVIDENCE if confidence >= least)
 
 
 def _details(finding: Finding) -> Iterator[tuple[str, str]]:
@@ -89,7 +97,9 @@ def _print_facts(facts: tuple[Fact, ...], console: Console) -> None:
 
 
 def _indented(text: Text, console: Console) -> None:
-    console.print(Padding(text, (0, 0, 0, _INDENT), expand=False))
+    for line in text.wrap(console, max(20, console.width - _INDENT)):
+        line.rstrip()
+        console.print(Text(" " * _INDENT).append_text(line))
 
 
 def _text(words: str, style: str = "") -> Text:

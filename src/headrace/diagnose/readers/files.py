@@ -4,6 +4,7 @@ Measurements of ours are not for this room to read (they belong to `measure`): `
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.core.errors import BadInput
@@ -11,7 +12,7 @@ from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.readers.flags import read_commands, read_manifest, serving_engine
 from headrace.diagnose.readers.incident import is_incident, read_incident, read_json
 from headrace.diagnose.readers.log import read_log
-from headrace.diagnose.readers.metrics import is_page, read_page
+from headrace.diagnose.readers.metrics import is_page, joined_pages, read_page, split_pages
 from headrace.diagnose.readers.report import is_report, read_report
 from headrace.diagnose.readers.results import is_bench_result, read_bench_result
 from headrace.diagnose.readers.text import Source
@@ -47,22 +48,32 @@ def read_file(path: Path, name: str = "") -> Evidence:
     logged = _LOG_LINE.search(head) is not None
     if head.lstrip().startswith("{") and not _LOG_LINE.search(head[:200]) and not _JSON_LINES.search(head):
         return _read_json_file(source, source.name)
-    if is_page(head) and not logged:
-        # Lines one by one, so that a page of a million labels never is one string twice over.
-        return read_page(_lines(source), source.name)
-    if _YAML.search(head) and not logged:
+    spoken = len(head) < LONGEST_HEAD and is_report(head)
+    if is_page(head) and not logged and not spoken:
+        return _read_pages(source, path.stat().st_size)
+    if _YAML.search(head) and not logged and not spoken:
         return read_manifest(source.whole(MOST_STRUCTURED), source.name)
     found = _read_commands(source, head) if not logged else Evidence()
-    if is_report(head) and len(head) < LONGEST_HEAD:
+    if spoken:
         found = read_report(source.whole(MOST_STRUCTURED), source.name) | found
     elif not found.sources:
         found = read_log(source)
     if found.engine or found.version or found.flags or found.readings or found.counts:
-        return found
+        return replace(found, sources=(source.name,))
     raise BadInput(
         f"nothing in {source.name} is of a server that we know",
         "a log of vLLM, SGLang or llama.cpp from its start, a page of /metrics, or a command in quotes",
     )
+
+
+def _read_pages(source: Source, size: int) -> Evidence:
+    """Scrapes that were written one after the other are a series. A page of a million labels is read line by
+    line, so that it never is one string twice over.
+    """
+    if size > MOST_STRUCTURED // 8:
+        return read_page(_lines(source), source.name)
+    pages = list(split_pages(_lines(source)))
+    return joined_pages(pages, source.name)
 
 
 def _read_commands(source: Source, head: str) -> Evidence:

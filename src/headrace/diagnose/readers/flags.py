@@ -132,7 +132,30 @@ def read_manifest(text: str, where: str) -> Evidence:
             environment[f"env:{name}"] = Reading(f"env:{name}", (value,), where)
     image = " ".join(str(node["image"]) for node in _nodes(documents) if isinstance(node.get("image"), str))
     found = _evidence(words, serving_engine(" ".join(words) + " " + image), where)
-    return found | Evidence(version=_version_of(image), readings=environment)
+    probes = {reading.name: reading for reading in _probes(documents, where)}
+    return found | Evidence(version=_version_of(image), readings=environment | probes)
+
+
+_OF_A_PROBE = (
+    ("initialDelaySeconds", "initial_delay_s", 0.0),
+    ("periodSeconds", "period_s", 10.0),
+    ("failureThreshold", "failure_threshold", 3.0),
+)
+"""Names in Kubernetes, ours, and its defaults."""
+
+
+def _probes(documents: Sequence[object], where: str) -> Iterator[Reading]:
+    """How long a start may take before the liveness probe ends it, and whether a startup probe waits."""
+    for node in _nodes(documents):
+        probe = node.get("livenessProbe")
+        if not isinstance(probe, dict):
+            continue
+        given = {str(key): value for key, value in probe.items()}
+        for name, ours, usual in _OF_A_PROBE:
+            value = given.get(name, usual)
+            if isinstance(value, int | float):
+                yield Reading(f"workload:liveness_{ours}", (float(value),), where)
+        yield Reading("workload:startup_probe", (float("startupProbe" in node),), where)
 
 
 def _nodes(documents: Sequence[object]) -> Iterator[Mapping[str, object]]:

@@ -9,7 +9,7 @@ name: counts are added, shares averaged. Old names of a metric stay as they are:
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -55,6 +55,38 @@ _LINE_OF_A_PAGE = re.compile(rf"(?m)^(?:# (?:HELP|TYPE) \w|(?:{'|'.join(_ENGINE_
 def is_page(head: str) -> bool:
     """Whether a text begins like a /metrics page."""
     return _LINE_OF_A_PAGE.search(head) is not None
+
+
+def is_sample(line: str) -> bool:
+    """Whether a line is of a page: a sample of a server we know, or what a page says about one."""
+    return line.startswith(("# HELP ", "# TYPE ")) or _SAMPLE.match(line) is not None
+
+
+_SAMPLE = re.compile(rf"(?:{'|'.join(_ENGINE_OF)})\w+(?:\{{[^}}]*\}})? \S+$")
+
+
+def pages_in(lines: Iterable[str], where: str) -> Evidence:
+    """The pages among other lines, one after the other: where a sample comes again, the next one begins."""
+    return joined_pages(list(split_pages(line for line in lines if is_sample(line))), where)
+
+
+def joined_pages(pages: Sequence[Sequence[str]], where: str) -> Evidence:
+    """In order of time; one page is itself."""
+    together = merged(read_page(page, where) for page in pages)
+    return replace(together, sources=together.sources[:1])
+
+
+def split_pages(lines: Iterable[str]) -> Iterator[list[str]]:
+    page, seen = list[str](), set[str]()
+    for line in lines:
+        name = line.rpartition(" ")[0]
+        if not line.startswith("#") and name in seen:
+            yield page
+            page, seen = [], set()
+        page.append(line)
+        seen.add(name)
+    if page:
+        yield page
 
 
 def read_page(lines: Iterable[str], where: str) -> Evidence:

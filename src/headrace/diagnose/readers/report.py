@@ -9,7 +9,9 @@ sentence gives several of one thing they are a series in its order. The text its
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
+from headrace.core.errors import BadInput
 from headrace.diagnose.evidence import Evidence, Flag, Reading
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.quantities import (
@@ -25,8 +27,16 @@ from headrace.diagnose.quantities import (
     STRUCTURED,
     THROUGH,
 )
-from headrace.diagnose.readers.flags import flag_value, named_flag, read_command, serving_engine
+from headrace.diagnose.readers.flags import (
+    flag_value,
+    named_flag,
+    read_command,
+    read_manifest,
+    serving_engine,
+)
 from headrace.diagnose.readers.log import read_lines
+from headrace.diagnose.readers.metrics import is_sample, pages_in
+from headrace.diagnose.readers.tables import readings_of, tables_of
 from headrace.diagnose.readers.text import plain
 from headrace.diagnose.sizes import cards_of
 
@@ -38,11 +48,16 @@ _LOG_LINE = re.compile(
     r"^\W*(?:\([A-Za-z_]+[^)]*\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|"
     r"^\[?\d{4}-\d\d-\d\d|^\S+ +\w+ +\d+:\d\d:"
 )
+_TRACE = re.compile(r"\s+File \"|\s{4}|Traceback|#|\w+(?:Error|Exception):")
+_EDGE = 3
 _SENTENCE = re.compile(r"[a-z]{2,} [a-z]{2,} [a-z]{2,}")
 _ENGINES = (
     ("sglang", re.compile(r"\bsglang\b|\bsgl\b", re.IGNORECASE)),
     ("llama.cpp", re.compile(r"\bllama[.-](?:cpp|server)\b|\bgguf\b", re.IGNORECASE)),
     ("vllm", re.compile(r"\bvllm\b", re.IGNORECASE)),
+    ("ollama", re.compile(r"\bollama\b", re.IGNORECASE)),
+    ("lmdeploy", re.compile(r"\blmdeploy\b", re.IGNORECASE)),
+    ("tgi", re.compile(r"\btext-generation-(?:inference|launcher)\b|\btgi\b", re.IGNORECASE)),
 )
 _VERSION = re.compile(r"\bv?llm(?: version)?\W{0,8}(?:is |on |in )?v?(\d+\.\d+\.\d+[\w.+]*)", re.IGNORECASE)
 _FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]+)(?:[ =]+(?![-`])(['\"]?[\w./:{}\"-]+))?")
@@ -55,11 +70,22 @@ _RANKS = re.compile(
 )
 _COUNT = re.compile(r"\b(\d+) ?x ?(?:nvidia |amd )?(?:[a-z]*\d|gpus?|cards?)", re.IGNORECASE)
 _MODEL = re.compile(
-    r"\b[\w.-]+/[\w.-]*\d+(?:\.\d+)?b\b[\w.-]*|\b[a-z][\w.]*(?:-[\w.]+)*-\d+(?:\.\d+)?b(?:-[\w.]+)*",
+    r"\b[a-z][\w.]*:\d+(?:\.\d+)?b\b|\b[\w.-]+/[\w.-]*\d+(?:\.\d+)?b\b[\w.-]*|"
+    r"\b[a-z][\w.]*(?:-[\w.]+)*-\d+(?:\.\d+)?b(?:-[\w.]+)*",
     re.IGNORECASE,
 )
 _WEIGHTS = re.compile(
     r"\b(?:nvfp4|mxfp4|fp4|fp8|int4|int8|awq|gptq|w4a16|w8a8|q4_\w+|q8_\w+|4-?bit|8-?bit)\b", re.IGNORECASE
+)
+_BANDWIDTH = re.compile(r"(\d[\d,]*(?:\.\d+)?) ?GB/s", re.IGNORECASE)
+_WEIGHT = re.compile(
+    r"(\d+(?:\.\d+)?) ?GB of weights|weights?(?: of| are|:)? ~?(\d+(?:\.\d+)?) ?GB", re.IGNORECASE
+)
+_SINGLY = re.compile(
+    r"\bsingle[- ](?:stream|user|request)\b|"
+    r"\b(?:one|single) (?:\w+ )?(?:prompts?|requests?|streams?) at a time|"
+    r"\bone after (?:the other|another)\b|\bconcurrency (?:of )?1\b",
+    re.IGNORECASE,
 )
 _ENDLESS_RATE = re.compile(r"request[- ]rate\W{0,4}inf", re.IGNORECASE)
 _UNITS = (
@@ -72,21 +98,31 @@ _TIME_UNITS = {"m": 1e-3, "u": 1e-6}
 
 
 def is_report(text: str) -> bool:
-    """Whether most lines are sentences or lists of a person, not lines of a log."""
+    """Whether a person speaks: a sentence among the first or last lines, or more of them than of a log."""
     lines = [line for line in text[:LONGEST].splitlines() if line.strip()]
-    logged = sum(bool(_LOG_LINE.match(line)) for line in lines)
-    spoken = sum(bool(_SENTENCE.search(line)) and not _LOG_LINE.match(line) for line in lines)
-    return bool(spoken) and spoken >= logged
+    spoken = [i for i, line in enumerate(lines) if _SENTENCE.search(line) and _is_spoken(line)]
+    logged = sum(not _is_spoken(line) for line in lines)
+    edge = any(i < _EDGE or i >= len(lines) - _EDGE for i in spoken)
+    return bool(spoken) and (edge or len(spoken) >= logged)
+
+
+def _is_spoken(line: str) -> bool:
+    return not (_LOG_LINE.match(line) or is_sample(line) or _TRACE.match(line))
 
 
 def read_report(text: str, where: str) -> Evidence:
     """What is in it; an empty Evidence where nothing is of a server."""
     text = plain(text[:LONGEST])
-    found = read_lines(enumerate(text.splitlines(), start=1), where)
+    lines = text.splitlines()
+    found = read_lines(enumerate(lines, start=1), where) | pages_in(lines, where)
+    text = "\n".join(line for line in lines if not is_sample(line))
     engine = next((name for name, pattern in _ENGINES if pattern.search(text)), "")
     version = _VERSION.search(text)
-    told = Reading("workload:report", (re.sub(r"\s+", " ", text)[:_LONGEST_TOLD],), where)
-    readings = {r.name: r for r in (*_hardware(text, where), *_numbers(text, where))}
+    own = " ".join(line for line in text.splitlines() if _is_spoken(line))
+    told = Reading("workload:report", (re.sub(r"\s+", " ", own)[:_LONGEST_TOLD],), where)
+    tables = [r for table in tables_of(lines) for r in readings_of(table, where)]
+    prose = "\n".join(line for line in text.splitlines() if line.count("|") < 2)
+    readings = {r.name: r for r in (*_told(text, where), *_numbers(prose, where), *tables)}
     spoken = Evidence(
         engine=engine,
         version=version[1] if version and engine == "vllm" else "",
@@ -94,10 +130,31 @@ def read_report(text: str, where: str) -> Evidence:
         readings=readings,
         sources=(where,),
     )
-    whole = spoken | _commands(text, where) | found
-    if not (whole.engine or whole.counts or whole.flags):
+    if any(name.startswith(("log:", "vllm:")) for name in found.readings):
+        # What was printed holds, not how somebody tells it.
+        kept = {name: r for name, r in readings.items() if not name.startswith(("log:", "vllm:"))}
+        spoken = replace(spoken, readings=kept)
+    whole = spoken | _manifest(text, where) | _commands(text, where) | found
+    measured = any(r.numbers for r in readings.values() if not r.name.startswith("hardware:"))
+    if not (whole.engine or whole.counts or whole.flags or measured):
         return Evidence(sources=(where,))
-    return Evidence(readings={told.name: told}) | whole
+    return replace(Evidence(readings={told.name: told}) | whole, sources=(where,))
+
+
+def _manifest(text: str, where: str) -> Evidence:
+    """What of it is YAML of a pod: from its first key to the end of that paragraph or of the text."""
+    begin = _YAML.search(text)
+    if begin is None:
+        return Evidence()
+    for part in (text[begin.start() :], text[begin.start() :].partition("\n\n")[0]):
+        try:
+            return read_manifest(part, where)
+        except BadInput:
+            continue
+    return Evidence()
+
+
+_YAML = re.compile(r"(?m)^(?:apiVersion|kind|spec|containers|services):")
 
 
 def _commands(text: str, where: str) -> Evidence:
@@ -110,7 +167,7 @@ def _commands(text: str, where: str) -> Evidence:
 
 def _flags(text: str, where: str) -> Iterator[tuple[str, Flag]]:
     facts = flag_facts()
-    known = facts.options | facts.switches | facts.gone.keys()
+    known = facts.options | facts.switches | facts.gone.keys() | set(facts.short.values())
     for written, value in _SETTING.findall(text):
         name = facts.full_name(written.lower())
         if name in known and "-" in name:
@@ -126,7 +183,7 @@ def _flags(text: str, where: str) -> Iterator[tuple[str, Flag]]:
             yield name, Flag(given, where)
 
 
-def _hardware(text: str, where: str) -> Iterator[Reading]:
+def _told(text: str, where: str) -> Iterator[Reading]:
     cards = cards_of(text)
     if cards:
         yield Reading("hardware:gpu", tuple(card.name for card in cards[:1]), where)
@@ -134,6 +191,12 @@ def _hardware(text: str, where: str) -> Iterator[Reading]:
         yield Reading("hardware:gpu_count", (float(count[1]),), where)
     if model := _MODEL.search(text):
         yield Reading("workload:model", (model[0],), where)
+    if gb_s := _BANDWIDTH.search(text):
+        yield Reading("hardware:memory_bandwidth_gb_s", (float(gb_s[1].replace(",", "")),), where)
+    if weights := _WEIGHT.search(text):
+        yield Reading("workload:weights_gb", (float(weights[1] or weights[2]),), where)
+    if _SINGLY.search(text):
+        yield Reading("workload:client_concurrency", (1.0,), where)
     if _ENDLESS_RATE.search(text):
         yield Reading("workload:request_rate", ("inf",), where)
     if form := _WEIGHTS.search(text):
@@ -149,17 +212,24 @@ _NAMES = (
     ("vllm:num_requests_running", r"running(?: reqs| requests)?", ""),
     ("vllm:num_requests_waiting", r"(?:waiting|pending|queued)(?: reqs| requests)?", ""),
     ("vllm:num_preemptions_total", r"preemptions?", ""),
-    ("host:rss_gib", r"(?:rss|resident|host (?:memory|ram))", "g"),
+    ("host:rss_gib", r"(?:rss|resident (?:set|memory|size)|host (?:memory|ram))", "g"),
     ("client:ttft", r"(?:ttft|time to first token|first token)", "s"),
     ("client:tpot", r"(?:tpot|time per output token)", "s"),
     ("client:itl", r"(?:itl|inter-?token)", "s"),
     ("client:e2el", r"(?:e2e|end-to-end|latency|response time)", "s"),
+    ("client:prefill_tok_s", r"(?:prefill|prompt (?:eval|processing))", "t"),
     ("client:decode_tok_s", r"(?:decod\w+|generat\w+|single stream)", "t"),
     ("client:output_tok_s", r"(?:throughput|output|tok)", "t"),
     ("workload:client_concurrency", r"(?:concurrency|concurrent|clients|users)(?: requests| users)?", ""),
 )  # fmt: skip
 _PATTERNS = tuple((name, re.compile(rf"\b{words}", re.IGNORECASE), kind) for name, words, kind in _NAMES)
 _SITUATIONS = FIRST | LATER | FRESH | AGED | ALONE | BESIDE | DIRECT | THROUGH | STRUCTURED | BEFORE | AFTER
+_NEGATIONS = frozenset({"not", "no", "non", "without"})
+_FARTHEST, _BESIDE = 32, 12
+"""Characters between a number and the word that says what it is."""
+_CARDS = re.compile(
+    r"\b(?:on|with|using|of) (\d)(?: ?x)? (?:[AHLV]\d{2,3}\b|B200|RTX|gpus?\b|cards?\b)", re.IGNORECASE
+)
 _STAT = re.compile(r"\b(p50|p90|p95|p99|mean|median|avg|average|max|min)\b", re.IGNORECASE)
 
 
@@ -184,32 +254,67 @@ def _of_clause(clause: str) -> Iterator[tuple[str, float]]:
         fitting = [
             (_distance(found, match), name, kind, value)
             for name, kind, found in words
-            if (value := _value(match, kind)) is not None
+            if (value := _value(match, kind)) is not None and _belongs(found, match, kind, numbers)
         ]
-        if not fitting:
-            continue
-        _, name, kind, value = min(fitting)
-        stat = _STAT.search(clause) if kind == "s" else None
-        stem = f"{name}_{stat[1].lower()}" if stat else name
-        situation = _situation(clause, match, numbers) if len(numbers) > 1 else ""
-        yield f"{stem}{situation}{'_s' if kind == 's' else ''}", value
+        if not fitting and (value := _value(match, "t")) is not None:
+            fitting = [(0, "client:output_tok_s", "t", value)]
+        if fitting:
+            _, name, kind, value = min(fitting)
+            yield _full_name(name, kind, clause, match, numbers), value
+
+
+def _belongs(word: re.Match[str], number: re.Match[str], kind: str, numbers: list[re.Match[str]]) -> bool:
+    """A count belongs to the word right beside it, and to no other; a measured number may stand further."""
+    if kind:
+        return _distance(word, number) <= _FARTHEST
+    return _distance(word, number) <= _BESIDE and number is min(numbers, key=lambda n: _distance(word, n))
+
+
+def _full_name(name: str, kind: str, clause: str, number: re.Match[str], numbers: list[re.Match[str]]) -> str:
+    if not kind:
+        return name
+    before, after = _around(clause, number, numbers)
+    stat = (_STAT.search(before) or _STAT.search(clause)) if kind == "s" else None
+    situation = _situation((after, before)) if len(numbers) > 1 else ""
+    situation = _cards_told(clause, number) or situation or _label(clause)
+    return f"{name}{'_' + stat[1].lower() if stat else ''}{situation}{'_s' if kind == 's' else ''}"
+
+
+def _around(clause: str, number: re.Match[str], numbers: list[re.Match[str]]) -> tuple[str, str]:
+    """The words between this number and its neighbours, before and after it."""
+    begin = max((n.end() for n in numbers if n.end() <= number.start()), default=0)
+    end = min((n.start() for n in numbers if n.start() >= number.end()), default=len(clause))
+    return clause[begin : number.start()], clause[number.end() : end]
+
+
+def _situation(parts: tuple[str, str]) -> str:
+    """Of 1537 ms for the first, _first; of what is not guided, _not_guided."""
+    for part in parts:
+        before = ""
+        for word in re.findall(r"[a-z]+", part.lower()):
+            if word in _SITUATIONS:
+                return f"_not_{word}" if before in _NEGATIONS else f"_{word}"
+            before = word
+    return ""
+
+
+def _cards_told(clause: str, number: re.Match[str]) -> str:
+    """_2gpus of "on 2 A100: 700 tok/s": how many cards the nearest mention before it names."""
+    before = list(_CARDS.finditer(clause[: number.start()]))
+    return f"_{before[-1][1]}gpus" if before else ""
+
+
+def _label(clause: str) -> str:
+    """_guided of "guided: 70 tok/s", _not_guided of "not guided: …": a few words before a colon."""
+    found = re.match(r"[\s*-]*((?:[a-z]+ ?){1,3}):", clause.lower())
+    words = found[1].split() if found else []
+    return "_" + "_".join(words) if _SITUATIONS & set(words) else ""
 
 
 def _distance(word: re.Match[str], number: re.Match[str]) -> int:
     """Characters between them; a word that comes after counts twice as far."""
     before = number.start() - word.end()
     return before if before >= 0 else 2 * max(0, word.start() - number.end())
-
-
-def _situation(clause: str, number: re.Match[str], numbers: list[re.Match[str]]) -> str:
-    """A word of a situation between this number and its neighbours: of 1537 ms for the first, _first."""
-    before = max((n.end() for n in numbers if n.end() <= number.start()), default=0)
-    after = min((n.start() for n in numbers if n.start() >= number.end()), default=len(clause))
-    for part in (clause[number.end() : after], clause[before : number.start()]):
-        for word in re.findall(r"[a-z]+", part.lower()):
-            if word in _SITUATIONS:
-                return f"_{word}"
-    return ""
 
 
 def _value(match: re.Match[str], kind: str) -> float | None:

@@ -49,20 +49,27 @@ def largest_part(e: Evidence) -> Iterator[Finding]:
     cause, seconds = max(parts.items(), key=lambda item: item[1])
     if seconds < WORTH_NAMING * whole:
         return
-    label, change = _MEANS[cause]
     ranked = sorted(parts.items(), key=lambda item: -item[1])[:4]
-    yield Finding(
-        label,
+    severity = Severity.NOTE if cause is Cause.OWN_PREFILL else Severity.WARNING
+    claim = (
         f"{seconds / whole:.0%} of a mean TTFT of {mean_s:.2f} s is {cause.replace('_', ' ')}, says the "
-        f"server's bill",
-        tuple(Fact(f"{name}: {part / whole:.0%}", _name(e, name)) for name, part in ranked),
-        Advice(
-            change,
-            f"up to {seconds / whole:.0%} of TTFT",
-            "headrace simulate shows both sides",
-            "the bill again",
-        ),
-        Severity.NOTE if cause is Cause.OWN_PREFILL else Severity.WARNING,
+        f"server's bill"
+    )
+    facts = tuple(Fact(f"{name}: {part / whole:.0%}", _name(e, name)) for name, part in ranked)
+    yield _named(cause, claim, facts, f"up to {seconds / whole:.0%} of TTFT", "the bill again", severity)
+
+
+def _named(
+    cause: Cause, claim: str, facts: tuple[Fact, ...], effect: str, verify: str, severity: Severity
+) -> Finding:
+    """The budget that a part of the bill is a wait for."""
+    label, change = _MEANS[cause]
+    return Finding(
+        label,
+        claim,
+        facts,
+        Advice(change, effect, "headrace simulate shows both sides", verify),
+        severity,
         0.9,
         explains=frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE, Label.CPU} - {label}),
     )
@@ -81,22 +88,13 @@ def waits_now(e: Evidence) -> Iterator[Finding]:
     if whole < LEAST_WAITED_S:
         return
     cause, seconds = max(grown.items(), key=lambda item: item[1])
-    label, change = _MEANS[cause]
-    yield Finding(
-        label,
-        f"Requests wait for {cause.replace('_', ' ')}: {seconds:.1f} of {whole:.1f} seconds that they "
-        f"waited just now",
-        tuple(Fact(f"{c}: {s:.1f} s", name.format(c.value)) for c, s in grown.items() if s > 0),
-        Advice(
-            change,
-            "that wait",
-            "headrace simulate shows both sides",
-            "rate(headrace:waiting_seconds_total[1m])",
-        ),
-        Severity.WARNING,
-        0.9,
-        explains=frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE, Label.CPU} - {label}),
+    claim = (
+        f"Requests wait for {cause.replace('_', ' ')}: {seconds:.1f} of {whole:.1f} seconds that they waited "
+        f"just now"
     )
+    facts = tuple(Fact(f"{c}: {s:.1f} s", name.format(c.value)) for c, s in grown.items() if s > 0)
+    verify = "rate(headrace:waiting_seconds_total[1m])"
+    yield _named(cause, claim, facts, "that wait", verify, Severity.WARNING)
 
 
 def _name(e: Evidence, cause: Cause) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
-from headrace.diagnose.load import load_of, mean_of
+from headrace.diagnose.load import increase, load_of, mean_of
 from headrace.diagnose.quantities import DIRECT, THROUGH, pairs, quantities
 from headrace.diagnose.rules.support import concurrency, fact, said, start_failed
 
@@ -56,6 +56,7 @@ def connection_limit(e: Evidence) -> Iterator[Finding]:
     held = len(load.running) == 1 or sum(r == plateau for r in load.running) >= 2
     # As many as the clients mean to send is no limit of theirs.
     at_limit = plateau in POOL_LIMITS and plateau > 10 and plateau not in caps and held and plateau != offered
+    at_limit = at_limit and load.peak_kv < 0.9
     below = (
         offered is not None
         and plateau
@@ -233,6 +234,30 @@ def gave_up(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def sent_again(e: Evidence) -> Iterator[Finding]:
+    """A server that answered more requests than its clients mean to have sent got some of them again: a
+    timeout with automatic retries.
+    """
+    served = increase(e, "vllm:request_success_total")
+    meant = e.number("client:requests", "client:sent", "workload:requests", "workload:num_prompts")
+    if served and meant and served > 1.5 * meant and not start_failed(e):
+        yield Finding(
+            Label.CLIENT,
+            f"The server answered {served:,.0f} requests of the {meant:,.0f} that clients mean to have sent",
+            (fact(e, "vllm:request_success_total"),),
+            Advice(
+                "max_retries=0 and a read timeout above the longest answer; else retries with a budget",
+                "nothing is computed twice",
+                "errors that were hidden show",
+                "as many answers as requests",
+            ),
+            Severity.WARNING,
+            0.65,
+            rivals=("requests of somebody else, or from before: take two scrapes around the run",),
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
 def first_is_last(e: Evidence) -> Iterator[Finding]:
     """A first token that comes with the last one was made long before: the answer is not streamed, or is kept
     back on the way.
@@ -287,6 +312,7 @@ def lines_of_the_way(e: Evidence) -> Iterator[Finding]:
 RULES = (
     gave_up,
     first_is_last,
+    sent_again,
     lines_of_the_way,
     through_a_proxy,
     connection_limit,

@@ -128,7 +128,7 @@ def outside_queue_and_prefill(e: Evidence) -> Iterator[Finding]:
 _FRONT_END = re.compile(
     r"tokeni[sz]|detoken|preprocess|processor|image_(?:load|decode|proc)|decode_image|fetch_image|grammar|fsm|xgrammar|outlines|"
     r"compile_schema|json_schema|template|render|serializ|pickle|python|gil|event_loop|schedul\w*_(?:ms|us|s)$|launch|cpu_(?:time|ms|s)|"
-    r"host_(?:ms|s|time|gap)|mask|logits_processor|bubble|gpu_idle|sampl\w*_ms"
+    r"host_(?:ms|s|time|gap)|(?<![a-z])gc(?![a-z])|garbage|mask|logits_processor|bubble|gpu_idle|sampl\w*_ms"
 )
 
 

@@ -8,6 +8,7 @@ from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules.cache import hit_rate
+from headrace.diagnose.rules.machine import share_of_bandwidth
 from headrace.diagnose.rules.support import fact, start_failed
 
 HARDLY_CACHED = 0.5
@@ -24,7 +25,7 @@ def one_at_a_time(e: Evidence) -> Iterator[Finding]:
     several = _means_several(e)
     if measured or start_failed(e) or any(e.under("startup:")) or not (single or (alone and several)):
         return
-    if load.peak_running > 1 or any(e.under("sweep:")):
+    if load.peak_running > 1 or any(e.under("sweep:")) or share_of_bandwidth(e) is not None:
         return
     yield Finding(
         Label.CLIENT,

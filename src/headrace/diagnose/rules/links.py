@@ -25,7 +25,7 @@ def wider_is_not_faster(e: Evidence) -> Iterator[Finding]:
         if gain < 0.65 * many / few:
             yield Finding(
                 Label.INTERCONNECT,
-                f"{many:g} cards give {gain:.2f} times what {few:g} give: steps wait for each other's parts",
+                f"{many:g} cards give {gain:.2g} times what {few:g} give: steps wait for each other's parts",
                 (fact(e, least.name), fact(e, most.name)),
                 Advice(
                     "replicas instead of a wider split; NVLink rather than PCIe where it must be split",

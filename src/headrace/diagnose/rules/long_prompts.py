@@ -42,7 +42,7 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
     steps = longest / budget if budget and budget > 0 else 0.0
     found = quantities(e)
     beside = [p for p in pairs(found, ALONE, BESIDE) if p.times_worse > 4]
-    beside += [p for p in pairs(found, ALONE, None) if p.times_worse > 10 and (longest > 1000 or steps >= 2)]
+    beside += [p for p in pairs(found, ALONE, None) if p.times_worse > 8 and (longest > 1000 or steps >= 2)]
     crawl = _crawls(e)
     jerks = longest >= LONG_PROMPT and _jerks(found)
     stall = [
@@ -123,6 +123,8 @@ _COMPANY = re.compile(
 
 def _is_mixed(e: Evidence) -> bool:
     """Whether long prompts have company: other lengths, several requests, or somebody who decodes."""
+    if concurrency(e) == 1:
+        return False
     lengths = prompt_tokens(e)
     several = (concurrency(e) or 0) > 1 or _COMPANY.search(e.told()) is not None
     return several or (len(lengths) > 1 and max(lengths) > 4 * min(lengths))

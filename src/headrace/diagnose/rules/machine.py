@@ -28,7 +28,7 @@ NEAR_BANDWIDTH = 0.3
 
 def near_bandwidth(e: Evidence) -> Iterator[Finding]:
     """A token of one stream cannot be faster than all active weights are read: bandwidth / bytes."""
-    found = _share_of_bandwidth(e)
+    found = share_of_bandwidth(e)
     if found is None or start_failed(e) or not NEAR_BANDWIDTH <= found[0] <= 1.1:
         return
     part, how = found
@@ -61,7 +61,7 @@ def _lone_stream_tok_s(e: Evidence) -> float | None:
 _BANDWIDTHS = ("bandwidth_gb_s", "memory_bandwidth_gb_s", "mem_bandwidth_gb_s", "gb_per_s", "gb_s")
 
 
-def _share_of_bandwidth(e: Evidence) -> tuple[float, str] | None:
+def share_of_bandwidth(e: Evidence) -> tuple[float, str] | None:
     """Tokens a second of a lone stream over the most that the card's GB/s allow, and the arithmetic; None
     where one of them is not known.
     """
@@ -78,7 +78,11 @@ def _share_of_bandwidth(e: Evidence) -> tuple[float, str] | None:
         ),
         None,
     )
-    speed = speed or _lone_stream_tok_s(e)
+    alone_told = concurrency(e) == 1
+    output = next(
+        (q.last for q in quantities(e) if q.is_rate and q.what == "output" and not q.situation), None
+    )
+    speed = speed or _lone_stream_tok_s(e) or (output if alone_told else None)
     bandwidth = told_gb_s or (card.gb_per_s if card else None)
     size = told_gb or (parameters * bytes_per_weight(e) / 1e9 if parameters else None)
     alone = load_of(e).peak_running <= 2 and (concurrency(e) or 1) <= 2
@@ -155,7 +159,7 @@ def far_below_bandwidth(e: Evidence) -> Iterator[Finding]:
     """One stream at a small part of what reading the weights would allow: the card waits between kernels, or
     some of the work is not on it.
     """
-    share_of = _share_of_bandwidth(e)
+    share_of = share_of_bandwidth(e)
     if share_of is None or share_of[0] >= FAR_BELOW or e.is_on("enforce-eager") or start_failed(e):
         return
     part, how = share_of

@@ -139,6 +139,25 @@ def neighbour_at_start(e: Evidence) -> Iterator[Finding]:
             )
 
 
+def taken_on_one_card(e: Evidence) -> Iterator[Finding]:
+    """Ranks of one model get equal shares: a card on which somebody else has memory stops them all."""
+    for event in e.of("unbalanced")[-1:]:
+        yield Finding(
+            Label.NEIGHBOUR,
+            "One card of the group has less memory free than the others: another process is on it",
+            (said(event),),
+            Advice(
+                "nvidia-smi before the start: stop what holds memory of that card, leftovers of a crash first",
+                "all ranks find the same",
+                "none",
+                "every card is empty before the start",
+            ),
+            _CRITICAL,
+            0.9,
+            explains=_REFUSED | {Label.OOM_KV},
+        )
+
+
 def memory_moved(e: Evidence) -> Iterator[Finding]:
     """Profiling assumes that only this process changes the card's free memory; the check says it did not."""
     for event in e.of("profile_drift")[-1:]:
@@ -190,7 +209,9 @@ _OTHERS = re.compile(
     r"other_?(?:process|server|instance|model|vllm)|neighbou?r|simultaneous|"
     r"same_(?:gpu|card)|"
     r"second_(?:process|server|instance)|already_used|used_before|instances|processes|"
-    r"zombie|leftover"
+    r"zombie|leftover|"
+    r"two (?:\w[\w.-]* )?(?:replicas|instances|models|servers|processes).{0,20}(?:one|same|a single)|"
+    r"the second (?:one )?(?:does not|fails|crashes|will not|won.t)"
 )
 
 
@@ -269,6 +290,7 @@ RULES = (
     pool_too_short,
     nothing_left,
     neighbour_at_start,
+    taken_on_one_card,
     memory_moved,
     multimodal_worst_case,
     full_by_design,

@@ -153,6 +153,37 @@ def _pair_of_starts(e: Evidence) -> tuple[Fact, ...]:
     )[:2]
 
 
+def slow_storage(e: Evidence) -> Iterator[Finding]:
+    """Weights are read once at start: gigabytes at the disk's or the network's pace."""
+    disks = [
+        r
+        for prefix in ("host:", "hardware:", "workload:")
+        for r in e.under(prefix)
+        if r.last and re.search(r"(?:disk|storage|read|nfs|volume).*mb_?(?:per_)?s", r.name)
+    ]
+    slow = [r for r in disks if (r.last or 0.0) < SLOW_DISK_MB_S]
+    loading = e.of("load_began") or any(e.under("startup:"))
+    if slow and loading and not out_of_memory(e) and not load_of(e).running:
+        yield Finding(
+            Label.COLD_START,
+            f"Weights are read at {slow[0].last:g} MB/s: the start waits for the storage",
+            tuple(fact(e, r.name) for r in slow[:2]),
+            Advice(
+                "weights on a local disk; --safetensors-load-strategy eager on a network file system (mmap "
+                "reads small pieces); sharded weights for several ranks",
+                "a start as long as the disk needs",
+                "a copy of the weights on each node",
+                "'Loading weights took' of the next start",
+            ),
+            Severity.WARNING,
+            0.75,
+            explains=frozenset({Label.STALL, Label.UNDETERMINED}),
+        )
+
+
+SLOW_DISK_MB_S = 500.0
+
+
 def ages(e: Evidence) -> Iterator[Finding]:
     """A server that is slower after an hour than after a start: the pool cannot fragment, so what changed
     is not known without its metrics over that time.
@@ -304,4 +335,13 @@ def hits_fell(e: Evidence) -> Iterator[Finding]:
             )
 
 
-RULES = (first_is_slow, compilers_at_work, ages, traffic_changed, never_ends, hits_fell, slow_start)
+RULES = (
+    first_is_slow,
+    slow_storage,
+    compilers_at_work,
+    ages,
+    traffic_changed,
+    never_ends,
+    hits_fell,
+    slow_start,
+)

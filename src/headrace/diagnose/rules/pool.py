@@ -91,7 +91,7 @@ def _stands(load: Load) -> bool:
     read and nobody is let in.
     """
     few = 0 < load.peak_running <= FEW_RUNNING and len(load.kv) >= 2
-    same = len(set(load.running)) == 1 and load.waiting[-1:] >= load.waiting[:1]
+    same = len(set(load.running)) == 1 and bool(load.waiting) and load.waiting[-1] >= load.waiting[0]
     return few and same and max(load.kv) - min(load.kv) < 0.05
 
 

@@ -294,9 +294,7 @@ def deferred(e: Evidence) -> Iterator[Finding]:
     load = load_of(e)
     waiting = load.waiting
     # Running requests fall away and nobody takes their place: the skipped ones hold the admission limit.
-    starved = (
-        len(load.running) >= 2 and load.running[-1] < 0.3 * load.running[0] and load.peak_kv >= load.kv[-1]
-    )
+    starved = len(load.running) >= 2 and load.running[-1] < 0.3 * load.running[0]
     if skipped and waiting and skipped >= 0.5 * waiting[-1]:
         yield Finding(
             Label.STALL if starved else Label.QUEUEING,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
-from headrace.diagnose.quantities import quantities
+from headrace.diagnose.quantities import Quantity, quantities
 from headrace.diagnose.rules.support import fact, has_load, on_cpu, out_of_memory, said, start_failed
 
 LOW_ACCEPTANCE = 0.4
@@ -151,6 +151,51 @@ def worse_with_it(e: Evidence) -> Iterator[Finding]:
                 return
 
 
+def format_brings_nothing(e: Evidence) -> Iterator[Finding]:
+    """Fewer bytes a weight should be faster; where they are not, no kernel is made for the format,
+    or scales and conversions take what it saves.
+    """
+    found = quantities(e, ("client:", "runs:", "sweep:", "measured:"))
+    for small in (q for q in found if q.says(_SMALL)):
+        for large in (q for q in found if q.says(_LARGE)):
+            same = (small.what, small.is_rate, small.stat) == (large.what, large.is_rate, large.stat)
+            if (
+                not same
+                or small.situation - _SMALL != large.situation - _LARGE
+                or not small.last * large.last
+            ):
+                continue
+            worse = large.last / small.last if small.is_rate else small.last / large.last
+            if worse > 1.03:
+                yield Finding(
+                    Label.BAD_FLAGS,
+                    f"The quantised weights are {worse:.2f} times slower than the 16-bit ones",
+                    (fact(e, small.name), fact(e, large.name)),
+                    Advice(
+                        "another quantisation that this card has kernels for (compressed-tensors fp8, "
+                        "awq_marlin, nvfp4 on Blackwell), a newer version, or the 16-bit weights",
+                        "at least the speed of 16 bits",
+                        "memory, with 16 bits",
+                        "the same benchmark with both",
+                    ),
+                    Severity.WARNING,
+                    0.7,
+                    also=(Label.COMPUTE,) if small.what in {"ttft", "prefill"} else (),
+                    explains=frozenset({Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.EXPECTED}),
+                )
+                return
+
+
+def _kind_of(quantity: Quantity, formats: frozenset[str]) -> tuple[object, ...]:
+    return quantity.what, quantity.is_rate, quantity.stat, quantity.situation - formats
+
+
+_SMALL = frozenset(
+    {"fp8", "int8", "int4", "w8a8", "w4a16", "awq", "gptq", "nvfp4", "fp4", "quantized", "quantised"}
+)
+_LARGE = frozenset({"bf16", "fp16", "bfloat16", "float16", "half", "unquantized", "unquantised"})
+
+
 def tiny_steps(e: Evidence) -> Iterator[Finding]:
     """A step costs its launches and the reading of all weights, however few tokens it computes: below about a
     thousand tokens a prompt pays that many times over.
@@ -252,6 +297,7 @@ def speculation(e: Evidence) -> Iterator[Finding]:
 
 
 RULES = (
+    format_brings_nothing,
     worse_with_it,
     partly_on_cpu,
     tiny_steps,

@@ -15,6 +15,7 @@ from headrace.diagnose.rules.support import (
     said,
     start_failed,
 )
+from headrace.diagnose.sizes import card_count
 
 
 def standing_still(e: Evidence) -> Iterator[Finding]:
@@ -177,7 +178,55 @@ def answer_without_an_end(e: Evidence) -> Iterator[Finding]:
 SHIFTS_OF_AN_ENDLESS_ANSWER = 3
 
 
+def uneven_work(e: Evidence) -> Iterator[Finding]:
+    """Replicas that are asked alike make alike many tokens; one that makes most of them gets most requests:
+    a balancer that counts connections, or none at all.
+    """
+    work = next((found for pattern in _WORK if (found := by_part(e, (pattern,)))), None) or _cards_in_use(e)
+    shares = {part: series[-1] for part, series in work.items()}
+    whole = sum(shares.values())
+    if len(shares) < 2 or whole <= 0 or by_part(e, RUNNING):
+        return
+    fair = whole / len(shares)
+    idle = sum(value < 0.2 * fair for value in shares.values())
+    if max(shares.values()) > 1.6 * fair and idle >= len(shares) / 2:
+        yield Finding(
+            Label.DP_IMBALANCE,
+            f"{idle} of {len(shares)} parts do next to nothing, one does {max(shares.values()) / whole:.0%}",
+            tuple(Fact(f"{part}: {value:g}") for part, value in sorted(shares.items())[:8]),
+            Advice(
+                "balance requests, not connections (a headless service, a router in front of the pods), by "
+                "tokens or KV rather than by count",
+                "the same load over all cards",
+                "prefix hits may fall when requests of one user spread",
+                "tokens made by each part are alike",
+            ),
+            Severity.WARNING,
+            0.8,
+            also=(Label.CLIENT,),
+            explains=frozenset({Label.CLIENT, Label.CPU, Label.UNDETERMINED}),
+        )
+
+
+_WORK = (
+    r"vllm:generation_tokens_total$",
+    r"vllm:prompt_tokens_total$",
+    r"vllm:request_success_total$",
+    r"gpu:.*(?:util|busy)",
+)
+
+
+def _cards_in_use(e: Evidence) -> dict[str, tuple[float, ...]]:
+    """One reading of every card at one time, where there are as many values as cards and several ranks."""
+    ranks = e.flag("data-parallel-size") or e.number("hardware:replicas", "hardware:pods") or 1.0
+    for reading in e.under("gpu:"):
+        if ranks > 1 and "util" in reading.name and len(reading.numbers) == card_count(e) > 1:
+            return {str(card): (value,) for card, value in enumerate(reading.numbers)}
+    return {}
+
+
 RULES = (
+    uneven_work,
     answer_without_an_end,
     uneven_ranks,
     standing_still,

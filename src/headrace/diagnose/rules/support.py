@@ -11,6 +11,7 @@ START_FAILURES = (
     "no_blocks",
     "free_below_budget",
     "profile_drift",
+    "unbalanced",
     "oom_load",
     "oom_sampler",
     "oom_capture",
