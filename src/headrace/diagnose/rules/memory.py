@@ -147,7 +147,7 @@ def taken_on_one_card(e: Evidence) -> Iterator[Finding]:
             "One card of the group has less memory free than the others: another process is on it",
             (said(event),),
             Advice(
-                "nvidia-smi before the start: stop what holds memory of that card, leftovers of a crash first",
+                "nvidia-smi before the start: stop what holds memory of that card, leftovers of a crash",
                 "all ranks find the same",
                 "none",
                 "every card is empty before the start",
