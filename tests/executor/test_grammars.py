@@ -20,6 +20,7 @@ from headrace.executor.grammars import Grammars, Vocabulary, nested_repeats
 from headrace.executor.paged import PagedExecutor
 from headrace.executor.scripted import ScriptedExecutor, ScriptedTokenizer
 from headrace.executor.tokenizer import OpenVinoTokenizer, in_bytes
+from headrace.net.grammar_fields import call_grammar
 from tests.executor.driving import request, serve, step, work
 
 END = ScriptedTokenizer.eos_token_id
@@ -125,6 +126,20 @@ def test_who_ignores_the_end_goes_on_freely_after_it() -> None:
 def test_a_token_that_cannot_follow_is_noticed() -> None:
     with pytest.raises(GrammarFailed, match="does not allow token 98"):
         BYTES.matcher(grammar("choice", ["a"])).advance(98)
+
+
+def test_a_limit_that_is_met_on_the_way_is_named() -> None:
+    """It said that the grammar did not allow a token that it allows."""
+    call = {
+        "type": "object",
+        "properties": {"name": {"const": "f"}, "parameters": {"type": "object"}},
+        "required": ["name", "parameters"],
+        "additionalProperties": False,
+    }
+    calls = {"type": "array", "minItems": 1, "items": {"anyOf": [call] * 300}}
+    matcher = BYTES.matcher(call_grammar(calls, "tools"))
+    with pytest.raises(GrammarFailed, match=r"cannot be followed further: .* max is"):
+        matcher.advance(ord("["))
 
 
 def test_a_request_that_fails_in_a_step_ends_alone() -> None:

@@ -249,6 +249,8 @@ def test_text_becomes_tokens_and_text_again(server: RunningServer) -> None:
         assert post(server.port, path, body).status == 400
     assert post(server.port, "/tokenize", {"prompt": "a", "model": "other"}).status == 404
     assert post(server.port, "/tokenize", {"prompt": "a", "messages": None}).json["count"] == 1
+    long = list(b"ab" * 3000)
+    assert post(server.port, "/detokenize", {"tokens": long}).json == {"prompt": "ab" * 3000}
 
 
 def test_the_load_is_what_is_being_answered(server: RunningServer) -> None:

@@ -27,6 +27,8 @@ MOST_CHARACTERS = 50_000
 MOST_REPEATS = 20_000
 """What nested counts such as `(a{100}){100}` may multiply to: the library would write them out in memory."""
 _REMEMBERED = 16
+_NOT_ALLOWED = "satisfy the grammar"
+"""In what llguidance says of a token; its other errors are of its limits."""
 _LIMITS = llguidance.LLParserLimits(
     step_lexer_fuel=50_000,  # some 5 ms for the worst mask
     max_lexer_states=20_000,  # of 1 to 2 kB
@@ -111,7 +113,10 @@ class GrammarMatcher:
         if token_id == self._eos_token_id:
             self._has_ended = True
         elif not self._has_ended and not self._matcher.consume_token(token_id):
-            raise GrammarFailed(f"its grammar does not allow token {token_id}")
+            why = self._matcher.get_error()
+            if _NOT_ALLOWED in why:
+                raise GrammarFailed(f"its grammar does not allow token {token_id}")
+            raise self._stuck(why)
 
     def allowed(self) -> NDArray[np.bool_] | None:
         """None once it has ended: who ignores the end goes on without a grammar, as in vLLM."""
@@ -119,10 +124,12 @@ class GrammarMatcher:
             return None
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
-            raise GrammarFailed(
-                f"its grammar cannot be followed further: {_brief(self._matcher.get_error())}"
-            )
+            raise self._stuck(self._matcher.get_error())
         return np.unpackbits(bits, bitorder="little").view(np.bool_)
+
+    def _stuck(self, why: str) -> GrammarFailed:
+        """One of the limits, as a rule."""
+        return GrammarFailed(f"its grammar cannot be followed further: {_brief(why)}")
 
 
 def _source(grammar: Grammar) -> str:

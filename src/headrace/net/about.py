@@ -109,7 +109,7 @@ async def detokenize(front_end: FrontEnd, raw: bytes) -> DetokenizeAnswer:
     body = decode(DetokenizeBody, raw)
     front_end.check_model(body.model or None)
     within_vocabulary("tokens", body.tokens, front_end.tokenizer.vocab_size)
-    return DetokenizeAnswer(front_end.tokenizer.decode(body.tokens, skip_special_tokens=False))
+    return DetokenizeAnswer(await front_end.text_of(body.tokens))
 
 
 def _name(tokenizer: Tokenizer, token_id: int) -> str:

@@ -67,6 +67,12 @@ class FrontEnd:
             return self._token_ids(prompt, add_special_tokens)
         return await self._in_thread(lambda: self._token_ids(prompt, add_special_tokens))
 
+    async def text_of(self, token_ids: Sequence[int]) -> str:
+        """With special tokens."""
+        if len(token_ids) <= INLINE_CHARACTERS:
+            return self.tokenizer.decode(token_ids, skip_special_tokens=False)
+        return await self._in_thread(lambda: self.tokenizer.decode(token_ids, skip_special_tokens=False))
+
     def check_model(self, model: str | None) -> None:
         """Raises `UnknownModel`. No name means the one that is served."""
         if model is not None and model not in self.model_names:
