@@ -317,3 +317,26 @@ def test_a_part_of_a_trace_begins_at_once(tmp_path: Path) -> None:
 
     assert result.exit_code in (0, 4), result.output
     assert [round(each.due_at, 3) for each in record.read(kept).results] == [0.0, 0.02, 0.08]
+
+
+@pytest.mark.slow
+def test_turns_of_a_session_wait_for_answers_and_then_think_as_long_as_asked(tmp_path: Path) -> None:
+    path, kept = tmp_path / "agents.jsonl", tmp_path / "run.jsonl"
+    rows = [
+        {"timestamp": 10 * n, "input_length": 9, "output_length": 2, "session_id": n % 2} for n in range(6)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with awkward_server(answer_well) as url:
+        asked = ("--think", "0.1s", "--tokenizer", "none", "--warm-up", "0", "--output", str(kept))
+        result = bench(url, "--trace", str(path), *asked)
+        nobody = bench(url, "--trace", str(a_trace(tmp_path)), "--think", "1s")
+
+    assert result.exit_code in (0, 4), result.output
+    run = record.read(kept)
+    assert run.load is Load.SESSIONS
+    ended = {each.request_id: each.token_at[-1] for each in run.timelines}
+    for number in range(2, 6):
+        turn = next(each for each in run.timelines if each.request_id == f"trace-{number}")
+        assert turn.due_at >= ended[f"trace-{number - 2}"] + 0.1
+    assert nobody.exit_code == 2
+    assert "which session it is of" in nobody.stderr

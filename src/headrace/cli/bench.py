@@ -22,6 +22,7 @@ from headrace.core.measurement import Measurement
 from headrace.core.objective import Objectives
 from headrace.measure import record
 from headrace.measure.goodput import Verdict, judged, overall
+from headrace.measure.intervals import by_class
 from headrace.measure.validity import check
 from headrace.net.client import base_url, served_models
 from headrace.report.as_json import measurement_json
@@ -183,11 +184,12 @@ def _report(measurement: Measurement, options: Options) -> None:
         write_csv(measurement, csv, options["slo"])
     if options["html"] is not None:
         write_page(options["html"], run_page(measurement, options["slo"]))
-    print_measurement(measurement, Console(highlight=False), options["slo"])
+    intervals = by_class(measurement)
+    print_measurement(measurement, Console(highlight=False), options["slo"], intervals)
     if output is not None:
         click.echo(f"Record: {output}")
     if options["as_json"]:
-        click.echo(json.dumps(measurement_json(measurement, options["slo"])))
+        click.echo(json.dumps(measurement_json(measurement, options["slo"], intervals)))
 
 
 def _some(names: Sequence[str]) -> str:

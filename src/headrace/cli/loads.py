@@ -99,11 +99,9 @@ def load_of(options: LoadOptions, wording: Wording) -> Planned:
     seed = options["seed"]
     # A seed that was used before would find its prompts in the server's prefix cache.
     seed = secrets.randbelow(1_000_000) if seed is None else seed
-    warm_up_s = options["warm_up"]
-    if warm_up_s is None:
-        warm_up_s = min(WARM_UP_SHARE * options["duration"], LONGEST_WARM_UP_S)
     if options["trace"] is not None:
-        return _of_trace(options, options["trace"], seed, warm_up_s, wording)
+        return _of_trace(options, options["trace"], seed, wording)
+    warm_up_s = _warm_up_s(options, options["duration"])
     if options["concurrency"] is not None:
         return _closed(options, options["concurrency"], seed, warm_up_s, wording)
     if options["rate"] is not None:
@@ -229,8 +227,12 @@ def _closed(options: LoadOptions, concurrency: int, seed: int, warm_up_s: float,
     )
 
 
-def _of_trace(options: LoadOptions, path: Path, seed: int, warm_up_s: float, wording: Wording) -> Planned:
+def _of_trace(options: LoadOptions, path: Path, seed: int, wording: Wording) -> Planned:
     requests = _traced(options, path)
+    lasts_s = requests[-1].due_at
+    warm_up_s = _warm_up_s(options, lasts_s)
+    if warm_up_s > lasts_s:
+        raise BadInput(f"--warm-up {warm_up_s:g}s leaves nothing of what is due within {lasts_s:g} s")
     sent = wording.of_trace(requests, seed)
     longest_prompt, longest_answer = options["longest_prompt"], options["longest_answer"]
     said = [f"{len(requests):,} requests of {path.name}", f"at {options['scale']:g} times its rate"]
@@ -250,10 +252,10 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, warm_up_s: float, wor
         ", ".join([*said, f"seed {seed}", wording.said]),
         seed,
         Load.SESSIONS if any(arrival.after for arrival in sent.arrivals) else Load.OPEN,
-        min(warm_up_s, requests[-1].due_at / 2),
+        warm_up_s,
         (),
         len(sent.arrivals),
-        requests[-1].due_at,
+        lasts_s,
     )
 
 
@@ -304,6 +306,11 @@ def _timetable(arrivals: Sequence[Arrival]) -> Callable[[], Timetable]:
 def _worded(arrivals: Sequence[Arrival], seed: int, wording: Wording) -> list[Arrival]:
     asks = wording.of_asks([arrival.ask for arrival in arrivals], seed)
     return [replace(arrival, ask=ask) for arrival, ask in zip(arrivals, asks, strict=True)]
+
+
+def _warm_up_s(options: LoadOptions, duration_s: float) -> float:
+    said = options["warm_up"]
+    return min(WARM_UP_SHARE * duration_s, LONGEST_WARM_UP_S) if said is None else said
 
 
 def _lengths(options: LoadOptions) -> Lengths:

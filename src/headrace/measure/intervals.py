@@ -29,6 +29,9 @@ MOST_DRAWN = 20_000_000
 FEWEST_ROUNDS, MOST_ROUNDS = 200, 1_000
 
 Interval = tuple[float, float]
+Latencies = dict[str, dict[str, Interval]]
+Intervals = dict[str, Latencies]
+"""Class, latency, percentile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +92,18 @@ def _middle(values: Floats) -> Interval:
     return low, high
 
 
-def by_class(measurement: Measurement) -> dict[str, dict[str, dict[str, Interval]]]:
+def by_class(measurement: Measurement) -> Intervals:
     """Class, latency, percentile, as "short", "ttft_s", "p95"; without those that have too few requests."""
     groups: dict[str, list[Timeline]] = {}
     for timeline in measurement.timelines:
         groups.setdefault(timeline.request_class, []).append(timeline)
-    groups[ALL] = list(measurement.timelines)
-    return {name: found for name, group in groups.items() if (found := _latencies(group))}
+    found = {name: each for name, group in groups.items() if (each := _latencies(group))}
+    # A single class is all there is: drawing it again would say the same at the same cost.
+    of_all = found.get(next(iter(groups), "")) if len(groups) == 1 else _latencies(measurement.timelines)
+    return found | ({ALL: of_all} if of_all else {})
 
 
-def _latencies(timelines: Sequence[Timeline]) -> dict[str, dict[str, Interval]]:
+def _latencies(timelines: Sequence[Timeline]) -> Latencies:
     found = {
         "ttft_s": interval_of([timeline.ttft_s for timeline in timelines], PERCENTILES),
         "itl_s": interval_of_gaps(timelines, PERCENTILES),

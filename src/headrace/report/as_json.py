@@ -12,7 +12,7 @@ from headrace.core.measurement import ALL, Measurement
 from headrace.core.objective import Objectives
 from headrace.core.slow import slow_bill
 from headrace.measure.goodput import goodput, judged, overall
-from headrace.measure.intervals import by_class
+from headrace.measure.intervals import Intervals, by_class
 from headrace.measure.queueing import queue_shares
 from headrace.measure.server_metrics import Quantity, growth, told
 from headrace.measure.steady import steadiness
@@ -20,7 +20,9 @@ from headrace.measure.summary import client_lag_s, summarise
 from headrace.measure.validity import check
 
 
-def measurement_json(measurement: Measurement, objectives: Objectives | None = None) -> dict[str, Any]:
+def measurement_json(
+    measurement: Measurement, objectives: Objectives | None = None, intervals: Intervals | None = None
+) -> dict[str, Any]:
     """Only what JSON knows: dicts, lists, strings, numbers, None."""
     summaries = summarise(measurement)
     lag_s = client_lag_s(measurement)
@@ -46,7 +48,7 @@ def measurement_json(measurement: Measurement, objectives: Objectives | None = N
         "client": asdict(measurement.client) if measurement.client else None,
         "steady": steady.is_steady,
         "classes": {name: asdict(summary) for name, summary in summaries.items()},
-        "intervals_95": by_class(measurement),
+        "intervals_95": intervals or by_class(measurement),
         "queue_share": {name: each.share for name, each in queue_shares(measurement).items()},
         "slo": _objectives(measurement, objectives) if objectives else None,
         "failures": {kind.value: n for kind, n in Counter(f.kind for f in measurement.failures).items()},

@@ -14,7 +14,7 @@ from headrace.core.measurement import ALL, Measurement
 from headrace.core.objective import Objectives
 from headrace.core.slow import mean_bill, slow_requests
 from headrace.core.timeline import Timeline
-from headrace.measure.intervals import Interval, by_class
+from headrace.measure.intervals import Intervals, by_class
 from headrace.measure.summary import ClassSummary, summarise
 from headrace.report.bill import bar, bill_rows
 from headrace.report.sparkline import sparkline
@@ -38,21 +38,21 @@ FEW_ANSWERS = 20
 ROUNDING_S = 1e-6
 """Sums of floats differ by less; a network takes longer."""
 
-Intervals = dict[str, dict[str, dict[str, Interval]]]
-"""Class, latency, percentile."""
-
 CACHED_SHARE_WORTH_A_WARNING = 0.1
 
 
 def print_measurement(
-    measurement: Measurement, console: Console, objectives: Objectives | None = None
+    measurement: Measurement,
+    console: Console,
+    objectives: Objectives | None = None,
+    intervals: Intervals | None = None,
 ) -> None:
-    """Everything that `headrace bench` shows after a run."""
+    """Everything that `headrace bench` shows after a run. `intervals` are drawn where nobody has them yet."""
     summaries = summarise(measurement)
     print_validity(measurement, console)
     shown = print_heading(measurement, summaries, console)
     if measurement.timelines:
-        console.print(latencies_table(shown, by_class(measurement)))
+        console.print(latencies_table(shown, intervals or by_class(measurement)))
         console.print(
             Text("Latencies count from when a request was due. Percentiles interpolate."), style="dim"
         )
