@@ -1,5 +1,7 @@
 """What a client gets: text, usage, reasons, whole and streamed."""
 
+import codecs
+import json
 from typing import Any
 
 import pytest
@@ -57,6 +59,12 @@ def test_max_completion_tokens_goes_before_max_tokens(server: RunningServer) -> 
 def test_a_prompt_may_be_token_ids(server: RunningServer) -> None:
     for prompt in ([72, 105], [[72, 105]], ["Hi"], "Hi"):
         assert completion(server, prompt=prompt).json["usage"]["prompt_tokens"] == 2
+
+
+def test_a_body_may_begin_with_the_mark_of_utf_8(server: RunningServer) -> None:
+    """PowerShell sends it, vLLM takes it; here the body was no JSON."""
+    body = codecs.BOM_UTF8 + json.dumps({"messages": HELLO, "max_tokens": 1}).encode()
+    assert post(server.port, CHAT, body).status == 200
 
 
 def test_content_parts_of_type_text_are_joined_by_line_breaks(server: RunningServer) -> None:

@@ -1,5 +1,7 @@
 """Takes in the body of a request, whatever its size and however long it takes."""
 
+import codecs
+
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
@@ -17,7 +19,9 @@ def most_body_bytes(max_model_len: int) -> int:
 
 
 async def read_body(headers: Headers, receive: Receive, most_bytes: int) -> bytes:
-    """The whole body. Raises `BodyTooLarge`, or `ClientGone` when it does not come to its end.
+    """The whole body, without the mark that some clients on Windows put before UTF-8.
+
+    Raises `BodyTooLarge`, or `ClientGone` when it does not come to its end.
 
     What is too large is still read (up to a bound) and thrown away: a connection closed with
     unread bytes in it takes our answer along.
@@ -39,4 +43,4 @@ async def read_body(headers: Headers, receive: Receive, most_bytes: int) -> byte
             f"the body has more than {most_bytes} bytes, and no prompt that fits needs so many",
             "shorten the prompt",
         )
-    return b"".join(parts)
+    return b"".join(parts).removeprefix(codecs.BOM_UTF8)
