@@ -16,7 +16,7 @@ from headrace.core.request import FinishReason, Grammar, GrammarKind, SamplingPa
 from headrace.core.settings import Settings
 from headrace.engine.engine import Engine
 from headrace.executor.adjust import GrammarFailed
-from headrace.executor.grammars import Grammars, Vocabulary, nested_repeats
+from headrace.executor.grammars import GrammarMatcher, Grammars, Vocabulary, nested_repeats
 from headrace.executor.paged import PagedExecutor
 from headrace.executor.scripted import ScriptedExecutor, ScriptedTokenizer
 from headrace.executor.tokenizer import OpenVinoTokenizer, in_bytes
@@ -128,18 +128,41 @@ def test_a_token_that_cannot_follow_is_noticed() -> None:
         BYTES.matcher(grammar("choice", ["a"])).advance(98)
 
 
+CALL = {
+    "type": "object",
+    "properties": {"name": {"const": "f"}, "parameters": {"type": "object"}},
+    "required": ["name", "parameters"],
+    "additionalProperties": False,
+}
+TOO_WIDE = {"type": "array", "minItems": 1, "items": {"anyOf": [CALL] * 300}}
+
+
+def test_what_is_too_wide_to_follow_one_token_is_refused_at_the_door() -> None:
+    """It passed, and failed in the engine after its prompt."""
+    with pytest.raises(BadInput, match=r"cannot be followed: .* max is"):
+        BYTES.check(call_grammar(TOO_WIDE, "tools"))
+
+
 def test_a_limit_that_is_met_on_the_way_is_named() -> None:
     """It said that the grammar did not allow a token that it allows."""
-    call = {
-        "type": "object",
-        "properties": {"name": {"const": "f"}, "parameters": {"type": "object"}},
-        "required": ["name", "parameters"],
-        "additionalProperties": False,
-    }
-    calls = {"type": "array", "minItems": 1, "items": {"anyOf": [call] * 300}}
-    matcher = BYTES.matcher(call_grammar(calls, "tools"))
+    later = {"text": {"type": "string"}, "calls": TOO_WIDE}
+    schema = {"type": "object", "properties": later, "required": [*later], "additionalProperties": False}
+    matcher = BYTES.matcher(call_grammar(schema, "tools"))
+    _advance_over(matcher, b'{"text": "x')
     with pytest.raises(GrammarFailed, match=r"cannot be followed further: .* max is"):
-        matcher.advance(ord("["))
+        _advance_over(matcher, b'", "calls": [{"name": "f", "parameters": {')
+
+
+def _advance_over(matcher: GrammarMatcher, text: bytes) -> None:
+    for byte in text:
+        matcher.advance(byte)
+
+
+def test_thousands_of_choices_can_be_followed() -> None:
+    """2,000 were too many for the library's parser, and the answer failed with its first token."""
+    choices = [f"{place:04}" for place in range(5000)]
+    (answer,) = texts([grammar("choice", choices)], ROOMY).values()
+    assert answer in choices
 
 
 def test_a_request_that_fails_in_a_step_ends_alone() -> None:

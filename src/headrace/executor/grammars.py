@@ -94,8 +94,8 @@ class Grammars:
         assert self._tokenizer is not None, "prepared"
         source = _source(grammar)
         matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
-        if not matcher.is_error():
-            matcher.compute_bitmask()  # what allows no first token shows here
+        if not matcher.is_error() and (why := _why_it_cannot_begin(matcher.deep_copy())):
+            raise _refused(grammar, why)
         if matcher.is_error():
             raise _refused(grammar, matcher.get_error())
         return matcher
@@ -132,6 +132,14 @@ class GrammarMatcher:
         return GrammarFailed(f"its grammar cannot be followed further: {_brief(why)}")
 
 
+def _why_it_cannot_begin(matcher: llguidance.LLMatcher) -> str:
+    """Empty if it can. What allows no first token shows here, and what is too wide to follow even one."""
+    allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    if not matcher.is_error() and allowed.any():
+        matcher.consume_token(int(allowed.argmax()))
+    return matcher.get_error()
+
+
 def _source(grammar: Grammar) -> str:
     """`grammar` in the library's own form. Raises `BadInput`."""
     try:
@@ -152,7 +160,8 @@ def _any_of(choices: object) -> str:
     """Raises `ValueError`."""
     if not isinstance(choices, list) or not choices or not all(isinstance(each, str) for each in choices):
         raise ValueError("it must be a list of at least one string")
-    return "start: " + " | ".join(json.dumps(each) for each in choices)
+    # As a terminal, which the library's lexer follows: its parser does not follow 2,000 at once.
+    return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(each) for each in choices)
 
 
 def _refuse_excess(grammar: Grammar) -> None:
