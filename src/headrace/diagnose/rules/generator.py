@@ -9,7 +9,7 @@ from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules.cache import hit_rate
 from headrace.diagnose.rules.machine import share_of_bandwidth
-from headrace.diagnose.rules.support import fact, start_failed
+from headrace.diagnose.rules.support import fact, prompt_tokens, start_failed
 
 HARDLY_CACHED = 0.5
 """Prefix hits below it: the same prompts again do not explain what is measured."""
@@ -27,6 +27,8 @@ def one_at_a_time(e: Evidence) -> Iterator[Finding]:
         return
     if load.peak_running > 1 or any(e.under("sweep:")) or share_of_bandwidth(e) is not None:
         return
+    if max(prompt_tokens(e), default=0.0) >= LONG_PROMPT:
+        return  # one long prompt fills the steps by itself
     yield Finding(
         Label.CLIENT,
         "Requests come one at a time, so nothing is batched: the server has room for more",
@@ -45,6 +47,7 @@ def one_at_a_time(e: Evidence) -> Iterator[Finding]:
     )
 
 
+LONG_PROMPT = 8192
 _SINGLY = re.compile(r"concurren|in_flight|parallel(?!_size)")
 
 
