@@ -213,5 +213,12 @@ def test_without_traffic_nothing_can_be_tried(tmp_path: Path) -> None:
 
     told = CliRunner().invoke(main, ["doctor", str(page), "--cost", "llama-3.1-8b/h100"])
 
+    assert told.exit_code == 0, "what was found stands"
+    assert "not tried in the twin: too little traffic is known" in told.output
+
+
+def test_a_cost_that_is_none_is_refused_before_anything_is_looked_at() -> None:
+    told = CliRunner().invoke(main, ["doctor", "localhost:1", "--cost", "no-such-model/h100"])
+
     assert told.exit_code == 2
-    assert "no traffic to try advice with" in told.output
+    assert "no-such-model" in told.output

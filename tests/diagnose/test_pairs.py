@@ -140,6 +140,30 @@ PAIRS: dict[str, tuple[Label, Parts, Parts]] = {
         {"metrics": {"client:requests": 300, "vllm:request_success_total": 900}},
         {"metrics": {"client:requests": 900, "vllm:request_success_total": 900}},
     ),
+    "a clock that falls at the power limit": (
+        Label.COMPUTE,
+        {"metrics": {"gpu:sm_clock_mhz": [1980, 1200], "gpu:power_w": 300, "gpu:power_limit_w": 300}},
+        {"metrics": {"gpu:sm_clock_mhz": [1980, 1200], "gpu:power_w": 90, "gpu:power_limit_w": 300}},
+    ),
+    "steps that more users share": (
+        Label.EXPECTED,
+        {
+            "metrics": {
+                "client:tok_s_per_user_c1": 95,
+                "client:tok_s_per_user_c32": 48,
+                "client:total_tok_s_c1": 95,
+                "client:total_tok_s_c32": 1536,
+            }
+        },
+        {
+            "metrics": {
+                "client:tok_s_per_user_c1": 95,
+                "client:tok_s_per_user_c32": 3,
+                "client:total_tok_s_c1": 95,
+                "client:total_tok_s_c32": 96,
+            }
+        },
+    ),
     "a slow tokenizer": (
         Label.CPU,
         {

@@ -12,7 +12,7 @@ from typing import TypedDict, Unpack
 import click
 from rich.console import Console
 
-from headrace.cli.costs import CostType
+from headrace.cli.costs import CostType, LoadedCost, load_cost
 from headrace.cli.doctor_twin import seen_of, tested_in_twin
 from headrace.cli.quantity import Duration
 from headrace.cli.sampling import Sampler, from_prometheus
@@ -106,13 +106,24 @@ def doctor(inputs: tuple[str, ...], **options: Unpack[Options]) -> None:
     if options["watch"]:
         _watch(inputs, options)
         return
+    cost = None if options["cost"] is None else load_cost(options["cost"])
     diagnosis, twin = diagnose(_read(inputs, options)), None
-    if options["cost"] is not None:
-        with Console(stderr=True).status("trying the advice in the twin"):
-            seen = seen_of(diagnosis.evidence, _record_among(inputs))
-            diagnosis, twin = tested_in_twin(diagnosis, seen, options["cost"])
+    if cost is not None:
+        diagnosis, twin = _tried(diagnosis, inputs, cost)
     _show(diagnosis, options, twin)
     raise SystemExit(EXIT_BY_SEVERITY[diagnosis.severity])
+
+
+def _tried(diagnosis: Diagnosis, inputs: tuple[str, ...], cost: LoadedCost) -> tuple[Diagnosis, Twin | None]:
+    """What was found stands, also where no twin can be made of it."""
+    try:
+        with Console(stderr=True).status("trying the advice in the twin"):
+            return tested_in_twin(diagnosis, seen_of(diagnosis.evidence, _record_among(inputs)), cost)
+    except BadInput as error:
+        click.echo(f"headrace: not tried in the twin: {error}", err=True)
+        if error.hint:
+            click.echo(f"  try: {error.hint}", err=True)
+        return diagnosis, None
 
 
 def _record_among(inputs: Iterable[str]) -> tuple[Path, Measurement] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.capacity.roofline import Multipliers, Roofline
-from headrace.cli.costs import LoadedCost, load_cost
+from headrace.cli.costs import LoadedCost
 from headrace.cli.twin import TwinOptions, front_end_of, twin_of
 from headrace.core.bill import CAUSES
 from headrace.core.errors import BadInput
@@ -20,7 +20,7 @@ from headrace.core.settings import Settings
 from headrace.core.versions import VLLM_VERSION
 from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.observed import Lengths, Traffic, settings_of, traffic_of
+from headrace.diagnose.observed import FEWEST, Lengths, Traffic, settings_of, traffic_of
 from headrace.diagnose.tested import Lever, Run, Trial, Twin, levers_of, with_trials
 from headrace.executor.cost import FittedCost
 from headrace.measure.summary import summarise
@@ -62,18 +62,16 @@ def seen_of(e: Evidence, record: tuple[Path, Measurement] | None) -> Seen:
     traffic = traffic_of(e)
     if traffic is None:
         raise BadInput(
-            "there is no traffic to try advice with: two looks at /metrics with requests that ended between "
-            "them, or a record",
+            f"too little traffic is known: {FEWEST} requests must have ended between two looks at /metrics, "
+            f"or there must be a record",
             "headrace doctor URL --for 2m, --prometheus URL, or a record of headrace bench",
         )
     return Seen(_drawn(traffic), traffic.ttft_s, traffic.itl_s)
 
 
-def tested_in_twin(diagnosis: Diagnosis, seen: Seen, cost_name: str) -> tuple[Diagnosis, Twin]:
-    """Raises `BadInput` for a cost that is none, and for settings that do not fit it."""
-    settings = settings_of(diagnosis.evidence)
-    options = _options(settings)
-    cost = load_cost(cost_name)
+def tested_in_twin(diagnosis: Diagnosis, seen: Seen, cost: LoadedCost) -> tuple[Diagnosis, Twin]:
+    """Raises `BadInput` for settings that do not fit the cost's machine."""
+    options = _options(settings_of(diagnosis.evidence))
     run, measurement = _simulated(seen, cost, options)
     times = seen.itl_s / run.itl_mean_s if seen.itl_s and run.itl_mean_s else 1.0
     if times != 1.0 and 1 / FARTHEST < times < FARTHEST:

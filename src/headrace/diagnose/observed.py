@@ -23,7 +23,7 @@ _NUMBERS = (
 )
 _SWITCHES = ("enable-chunked-prefill", "enable-prefix-caching", "scheduler-reserve-full-isl")
 _TEXTS = ("scheduling-policy",)
-FEWEST = 20
+FEWEST = 8
 """Requests that ended while somebody looked: fewer say too little of lengths."""
 
 

@@ -100,7 +100,9 @@ def _by_concurrency(e: Evidence) -> list[Column]:
     for q in quantities(e):
         for word in q.situation:
             if match := re.fullmatch(r"c(\d+)", word):
-                name = f"{q.what}{'_per_s' if q.is_rate else ''}{'_' + q.stat if q.stat else ''}"
+                rest = "_".join(sorted(q.situation - {word}))
+                parts = (q.what, "per_s" if q.is_rate else "", q.stat, rest)
+                name = "_".join(part for part in parts if part)
                 found.setdefault(name, {})[float(match[1])] = q.last
     loads = sorted({load for values in found.values() for load in values})
     if len(loads) < 2:

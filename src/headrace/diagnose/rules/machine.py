@@ -182,6 +182,38 @@ def far_below_bandwidth(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def held_back(e: Evidence) -> Iterator[Finding]:
+    """A card at its power or heat limit lowers its clock: the same work takes longer."""
+    clocks = next((r for r in e.under("gpu:") if "clock" in r.name and len(r.numbers) > 1), None)
+    power, limit = (
+        e.number("gpu:power_w", "gpu:power_draw_w"),
+        e.number("gpu:power_limit_w", "gpu:power_cap_w"),
+    )
+    heat = e.number("gpu:temp_c", "gpu:temperature_c", "gpu:temperature")
+    if clocks is None or clocks.numbers[-1] >= 0.85 * clocks.numbers[0]:
+        return
+    at_limit = bool(power and limit and power >= 0.95 * limit)
+    if at_limit or (heat or 0.0) >= HOT_C:
+        yield Finding(
+            Label.COMPUTE,
+            f"The card lowers its clock from {clocks.numbers[0]:,.0f} to {clocks.numbers[-1]:,.0f} MHz, at "
+            f"its {'power' if at_limit else 'heat'} limit",
+            tuple(fact(e, r.name) for r in e.under("gpu:") if re.search("clock|power|temp", r.name)),
+            Advice(
+                "cooling, a higher power limit where the card allows it, or another card",
+                "tokens a second in proportion to the clock",
+                "power",
+                "nvidia-smi -q -d PERFORMANCE: which limit is active",
+            ),
+            Severity.WARNING,
+            0.75,
+            explains=frozenset({Label.UNDETERMINED, Label.SHIFT}),
+        )
+
+
+HOT_C = 85.0
+
+
 def reads_alone(e: Evidence) -> Iterator[Finding]:
     """One request, nobody beside it: all of its TTFT is its own prefill, which is arithmetic."""
     longest = max(prompt_tokens(e), default=0.0)
@@ -286,6 +318,7 @@ def _host_memory(e: Evidence, claim: str, facts: tuple[Fact, ...], confidence: f
 
 
 RULES = (
+    held_back,
     far_below_bandwidth,
     near_bandwidth,
     decodes_a_long_context,

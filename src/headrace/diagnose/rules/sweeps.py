@@ -149,6 +149,33 @@ def still_growing(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def shared_by_more(e: Evidence) -> Iterator[Finding]:
+    """Each of more users gets less while all together get far more: the steps are shared."""
+    sweep = sweep_of(e)
+    if (
+        sweep is None
+        or sweep.varied.kind != "loads"
+        or load_of(e).peak_waiting > 0
+        or load_of(e).peak_kv >= 0.9
+    ):
+        return
+    each = next((c for c in sweep.columns("rates") if "user" in c.name or "stream" in c.name), None)
+    whole = next((c for c in sweep.columns("rates") if c is not each and c.grown > 1), None)
+    if each is None or whole is None or each.grown >= 1:
+        return
+    if each.grown * sweep.varied.grown > 4 and whole.grown > 0.3 * sweep.varied.grown:
+        yield Finding(
+            Label.EXPECTED,
+            f"{sweep.varied.grown:g} times the users get {whole.grown:.1f} times the tokens together and "
+            f"{each.grown:.2f} times each: steps are shared",
+            sweep.facts,
+            Advice("nothing, if each is fast enough; --max-num-seqs lower trades a queue for it", "none"),
+            Severity.NOTE,
+            0.7,
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
 def prefill_in_proportion(e: Evidence) -> Iterator[Finding]:
     """Reading a prompt is arithmetic: alone on the card, TTFT grows with its length."""
     sweep = sweep_of(e)
@@ -268,6 +295,7 @@ RULES = (
     flat_sweep,
     batching_is_free,
     still_growing,
+    shared_by_more,
     prefill_in_proportion,
     knee_of_the_pool,
     price_of_more_at_once,
