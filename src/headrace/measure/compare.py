@@ -96,6 +96,11 @@ def differences(pairs: Sequence[tuple[Measurement, Measurement]]) -> list[Differ
     ]
 
 
+def t975(freedom: int) -> float:
+    """Two-sided 95 % point of Student's t, for one degree of freedom or more."""
+    return _T975[min(freedom, len(_T975)) - 1]
+
+
 def _difference(
     name: str, figure: _Figure, pairs: Sequence[tuple[dict[str, ClassSummary], dict[str, ClassSummary]]]
 ) -> Difference | None:
@@ -105,8 +110,7 @@ def _difference(
         return None
     logs = np.log(np.array(known))
     change = logs[:, 1] - logs[:, 0]
-    t = _T975[min(len(change) - 1, len(_T975)) - 1]
-    error = t * float(change.std(ddof=1)) / len(change) ** 0.5
+    error = t975(len(change) - 1) * float(change.std(ddof=1)) / len(change) ** 0.5
     shift = float(change.mean())
     low, high = float(np.exp(shift - error)), float(np.exp(shift + error))
     a, b = np.exp(logs.mean(axis=0)).tolist()
