@@ -1,7 +1,6 @@
 """What an answer rests on, in words: goal, safety, how much was searched, and what to keep in mind."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from headrace.core.grade import Grade
 from headrace.core.objective import Objectives
@@ -10,22 +9,22 @@ from headrace.report.tuning.figures import Side
 from headrace.report.tuning.trials import invalid_numbers, ranges, trials_of
 from headrace.report.tuning.tuning import Tuning
 from headrace.report.tuning.words import clock, many, value_words
+from headrace.report.units import seconds
 
 
 def goal_words(tuning: Tuning) -> str:
     goal = tuning.goal
-    asked = objectives_words(goal.objectives)
-    if goal.is_relative:
-        asked = f"shorter than at the start: {', '.join(_plain(str(each)) for each in goal.objectives)}"
+    own = "limits from the start's own runs: " if goal.is_relative else ""
     whose = f" (proposed: {tuning.goal_why})" if tuning.goal_why else ""
-    return f"{_AIMS[goal.aim.value]}; {asked}{whose}"
+    return f"{_AIMS[goal.aim.value]}; {own}{objectives_words(goal.objectives)}{whose}"
 
 
 def objectives_words(objectives: Objectives) -> str:
-    """Class by class, as a person writes them: `short: p95 ttft < 500ms, p95 itl < 60ms; p99 e2e < 9s`."""
+    """Class by class: `short: p95 ttft < 500 ms, p95 itl < 60.0 ms; p99 e2e < 9.00 s`."""
     by_class: dict[str, list[str]] = {}
     for each in objectives:
-        by_class.setdefault(each.request_class, []).append(str(replace(each, request_class="")))
+        said = f"p{each.percentile:g} {each.metric} < {seconds(each.limit_s)}"
+        by_class.setdefault(each.request_class, []).append(said)
     return "; ".join(
         f"{name}: {', '.join(said)}" if name else ", ".join(said) for name, said in by_class.items()
     )
@@ -36,10 +35,6 @@ _AIMS = {
     "latency": "the shortest waits at this load",
     "cost": "the fewest replicas within the limits",
 }
-
-
-def _plain(objective: str) -> str:
-    return objective.partition(" <")[0]
 
 
 def safety_words(tuning: Tuning, before: Side | None) -> Iterator[str]:

@@ -115,7 +115,7 @@ def _shown(rows: Sequence[Row]) -> Sequence[Row]:
 def _cells(tuning: Tuning, row: Row) -> str:
     before = _figure(row.before)
     after = "" if row.after is None else _figure(row.after)
-    limit = "" if tuning.goal.is_relative else _limit(row)
+    limit = "" if tuning.goal.is_relative and row.after is None else _limit(row)
     return f"{before:>16}{after:>17}{_change(row.before, row.after):>7}{limit}"
 
 
