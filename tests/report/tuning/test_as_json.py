@@ -13,7 +13,7 @@ from headrace.report.tuning.figures import compared
 from headrace.report.tuning.tuning import Tuning
 from tests.report.tuning import examples
 from tests.report.tuning.drawn import tunings
-from tests.report.tuning.examples import BEST, START
+from tests.report.tuning.formula import BEST, OUT_OF_MEMORY, START
 
 
 def read_back(tuning: Tuning) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_a_run_whose_record_is_at_hand_says_whether_to_believe_it() -> None:
 
 
 def test_a_run_without_a_result_says_why() -> None:
-    assert read_back(examples.crashing())["trials"][2]["result"] == {"failed_because": examples.OUT_OF_MEMORY}
+    assert read_back(examples.crashing())["trials"][2]["result"] == {"failed_because": OUT_OF_MEMORY}
 
 
 def test_what_failed_beyond_a_percentile_is_null() -> None:

@@ -13,7 +13,7 @@ from headrace.report.tuning.figures import compared, same_settings
 from headrace.report.tuning.tuning import Tuning
 from tests.report.tuning import examples
 from tests.report.tuning.drawn import tunings
-from tests.report.tuning.examples import BEST, CAP, TOKENS
+from tests.report.tuning.formula import BEST, CAP, TOKENS
 
 
 def grade_of(tuning: Tuning, number: int) -> Grade:

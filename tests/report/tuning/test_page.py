@@ -20,6 +20,7 @@ from headrace.report.tuning.words import sentence
 from tests.report.tuning import examples
 from tests.report.tuning.drawn import tunings
 from tests.report.tuning.examples import TRAFFIC
+from tests.report.tuning.formula import OUT_OF_MEMORY
 
 EVERY = pytest.mark.parametrize("example", examples.EVERY)
 Example = Callable[[], Tuning]
@@ -85,7 +86,7 @@ def test_every_run_is_there_with_its_load_its_figure_and_whether_to_believe_it()
 
 
 def test_a_run_without_a_result_says_why() -> None:
-    assert f"Run 3: {examples.OUT_OF_MEMORY}." in Page(tuning_page(examples.crashing())).text
+    assert f"Run 3: {OUT_OF_MEMORY}." in Page(tuning_page(examples.crashing())).text
 
 
 def test_levers_have_their_knee_and_what_each_step_costs() -> None:
