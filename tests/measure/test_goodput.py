@@ -62,6 +62,17 @@ def test_a_limit_within_the_interval_is_undecided_and_so_is_a_handful() -> None:
     assert overall([]) is Verdict.UNDECIDED
 
 
+def test_of_a_handful_whose_middle_is_too_late_nobody_waits_for_an_interval() -> None:
+    """A search for the capacity took a P95 of 37 s at a limit of 0.8 s for undecided, of eleven requests."""
+    slow = measurement(*(timeline(2.0 + n, gaps_s=(0.02,)) for n in range(5)))
+    mixed = measurement(*(timeline(0.1 + 0.3 * n, gaps_s=(0.02,)) for n in range(3)))
+
+    assert judged(slow, FAST)[0].verdict is Verdict.MISSED
+    assert judged(slow, FAST)[1].verdict is Verdict.UNDECIDED
+    assert judged(mixed, FAST)[0].verdict is Verdict.UNDECIDED
+    assert judged(measurement(timeline(2.0)), FAST)[0].verdict is Verdict.UNDECIDED
+
+
 def test_failures_are_later_than_any_limit() -> None:
     """Dropping them would let a server meet its promises by refusing."""
     refusing = measurement(

@@ -22,6 +22,7 @@ from headrace.report.capacity import print_capacity, probe_line
 from headrace.report.capacity_page import capacity_page
 from headrace.report.progress import Progress
 from headrace.report.run_page import write_page
+from headrace.report.units import seconds
 
 EXIT_NOT_FOUND = 3
 
@@ -83,7 +84,7 @@ def _worst(judgements: list[Any]) -> str:
     if not judgements:
         return "nothing was due after the warm-up"
     worst = max(judgements, key=lambda each: each.value_s / each.objective.limit_s)
-    value = "more failed" if worst.value_s == float("inf") else f"{1000 * worst.value_s:.0f} ms"
+    value = "more failed" if worst.value_s == float("inf") else seconds(worst.value_s)
     return f"{worst.request_class} {worst.objective.metric} p{worst.objective.percentile:g} {value}"
 
 

@@ -19,6 +19,8 @@ from headrace.core.objective import Metric, Objective, Objectives, is_good, of_c
 from headrace.core.timeline import Failure, Timeline
 from headrace.measure.intervals import FEWEST, Interval, Resampled, interval_of_gaps
 
+FEW = 5
+"""Requests, from which on a median beyond the limit is a promise missed, though no interval can be drawn."""
 LATE = 1e12
 """Seconds: what a failure counts as. A number, because percentiles interpolate."""
 
@@ -90,8 +92,12 @@ def goodput(measurement: Measurement, objectives: Objectives) -> dict[str, Goodp
 
 
 def _judge(objective: Objective, name: str, results: Sequence[Timeline | Failure]) -> Judged:
-    value_s, interval_s = _percentile(objective, results)
-    return Judged(objective, name, value_s, interval_s, _verdict(objective.limit_s, value_s, interval_s))
+    value_s, interval_s, median_s = _percentile(objective, results)
+    if interval_s is None and len(results) >= FEW and median_s >= objective.limit_s:
+        verdict = Verdict.MISSED
+    else:
+        verdict = _verdict(objective.limit_s, value_s, interval_s)
+    return Judged(objective, name, value_s, interval_s, verdict)
 
 
 def _verdict(limit_s: float, value_s: float, interval_s: Interval | None) -> Verdict:
@@ -103,20 +109,25 @@ def _verdict(limit_s: float, value_s: float, interval_s: Interval | None) -> Ver
     return Verdict.MISSED if low >= limit_s else Verdict.UNDECIDED
 
 
-def _percentile(objective: Objective, results: Sequence[Timeline | Failure]) -> tuple[float, Interval | None]:
+_Seen = tuple[float, Interval | None, float]
+"""The percentile, its interval, and of the same the median, or the percentile if that is lower."""
+
+
+def _percentile(objective: Objective, results: Sequence[Timeline | Failure]) -> _Seen:
     if objective.metric is Metric.ITL:
         return _gaps(objective, results)
     values = np.array([_value(objective.metric, result) for result in results])
     value = float(np.percentile(values, objective.percentile, method="higher"))
+    median = min(value, float(np.median(values)))
     if values.size < FEWEST:
-        return _late(value), None
+        return _late(value), None, median
     drawn = values[Resampled.of(values.size, values.size).drawn]
     found = np.percentile(drawn, objective.percentile, axis=1, method="higher")
     low, high = np.percentile(found, (2.5, 97.5), method="nearest").tolist()
-    return _late(value), (_late(low), _late(high))
+    return _late(value), (_late(low), _late(high)), median
 
 
-def _gaps(objective: Objective, results: Sequence[Timeline | Failure]) -> tuple[float, Interval | None]:
+def _gaps(objective: Objective, results: Sequence[Timeline | Failure]) -> _Seen:
     """Of the gaps of whole answers: of a failure it is not known how many there would have been, so
     failures beyond the percentile's room miss it at once.
     """
@@ -124,10 +135,10 @@ def _gaps(objective: Objective, results: Sequence[Timeline | Failure]) -> tuple[
     failed = 1 - len(timelines) / len(results)
     gaps_s = [gap_s for timeline in timelines for gap_s in timeline.itl_s]
     if failed > 1 - objective.percentile / 100 or not gaps_s:
-        return inf, None
+        return inf, None, 0.0
     value = float(np.percentile(gaps_s, objective.percentile))
     found = interval_of_gaps(timelines, [objective.percentile])
-    return value, found[0] if found else None
+    return value, found[0] if found else None, min(value, float(np.median(gaps_s)))
 
 
 def _value(metric: Metric, result: Timeline | Failure) -> float:

@@ -30,7 +30,7 @@ def print_capacity(capacity: Capacity, objectives: Objectives, console: Console)
 
 
 def probe_line(probe: Probe) -> str:
-    return f"{probe.rate:.3g} /s: {_verdict(probe)}, {probe.why}"
+    return f"  {probe.rate:.3g} /s: {_verdict(probe)}, {probe.why}"
 
 
 def _verdict(probe: Probe) -> str:
