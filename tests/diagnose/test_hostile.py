@@ -4,8 +4,9 @@ import io
 import json
 import tempfile
 from pathlib import Path
+from time import process_time
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -139,3 +140,17 @@ def test_any_mixture_of_incidents_is_judged(data: st.DataObject) -> None:
     mixed["log"] = [line for incident in chosen for line in incident.get("log", [])[:3]]
 
     json.dumps(diagnosis_json(diagnose(read_incident(mixed, "mixed"))))
+
+
+@example("a-")
+@example("1.")
+@example("a/")
+@example("7b ")
+@example("1,")
+@given(st.text(alphabet="a7b-./:,%= k\n", min_size=1, max_size=4))
+@settings(max_examples=10, deadline=None)
+def test_prose_that_repeats_is_read_in_time_that_grows_with_its_length(unit: str) -> None:
+    # A model's name was once sought by a pattern that took 18 s for "a-" 30,000 times over.
+    began = process_time()
+    assert shown(f"My vLLM server is slow. {unit * 15000}".encode())
+    assert process_time() - began < 3

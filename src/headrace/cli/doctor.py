@@ -21,6 +21,7 @@ from headrace.core.measurement import Measurement
 from headrace.diagnose.doctor import Diagnosis, diagnose
 from headrace.diagnose.evidence import Evidence, merged
 from headrace.diagnose.finding import Finding, Severity
+from headrace.diagnose.observed import traffic_of
 from headrace.diagnose.readers.files import is_measurement, read_file
 from headrace.diagnose.readers.flags import read_command, serving_engine
 from headrace.diagnose.readers.results import from_measurement
@@ -141,6 +142,8 @@ def _show(diagnosis: Diagnosis, options: Options, twin: Twin | None) -> None:
     print_diagnosis(diagnosis, console, details=options["details"])
     if twin is not None:
         print_twin(twin, options["cost"] or "", console)
+    elif options["cost"] is None and diagnosis.severity > Severity.NOTE and traffic_of(diagnosis.evidence):
+        console.print("--cost MODEL/GPU tries the advice in the twin first.", style="dim")
 
 
 def _read(inputs: Iterable[str], options: Options) -> Evidence:

@@ -69,17 +69,15 @@ _RANKS = re.compile(
     r"\btp ?=? ?(\d+)\b|\btensor[ -]parallel(?:ism)?(?: size)?(?: of)? ?=? ?(\d+)", re.IGNORECASE
 )
 _COUNT = re.compile(r"\b(\d+) ?x ?(?:nvidia |amd )?(?:[a-z]*\d|gpus?|cards?)", re.IGNORECASE)
-_MODEL = re.compile(
-    r"\b[a-z][\w.]*:\d+(?:\.\d+)?b\b|\b[\w.-]+/[\w.-]*\d+(?:\.\d+)?b\b[\w.-]*|"
-    r"\b[a-z][\w.]*(?:-[\w.]+)*-\d+(?:\.\d+)?b(?:-[\w.]+)*",
-    re.IGNORECASE,
-)
+_TOKEN = re.compile(r"[A-Za-z][\w./:-]{2,119}")
+_SIZE = re.compile(r"(?:^|[-:/_])\d+(?:\.\d+)?b(?:$|[-._])", re.IGNORECASE)
 _WEIGHTS = re.compile(
     r"\b(?:nvfp4|mxfp4|fp4|fp8|int4|int8|awq|gptq|w4a16|w8a8|q4_\w+|q8_\w+|4-?bit|8-?bit)\b", re.IGNORECASE
 )
-_BANDWIDTH = re.compile(r"(\d[\d,]*(?:\.\d+)?) ?GB/s", re.IGNORECASE)
+_BANDWIDTH = re.compile(r"(?<![\d,.])(\d[\d,]{0,11}(?:\.\d{1,6})?) ?GB/s", re.IGNORECASE)
 _WEIGHT = re.compile(
-    r"(\d+(?:\.\d+)?) ?GB of weights|weights?(?: of| are|:)? ~?(\d+(?:\.\d+)?) ?GB", re.IGNORECASE
+    r"\b(\d{1,6}(?:\.\d{1,6})?) ?GB of weights|weights?(?: of| are|:)? ~?(\d{1,6}(?:\.\d{1,6})?) ?GB",
+    re.IGNORECASE,
 )
 _SINGLY = re.compile(
     r"\bsingle[- ](?:stream|user|request)\b|"
@@ -92,7 +90,7 @@ _UNITS = (
     r"ms|milliseconds?|seconds?|secs?|s|minutes?|min|us|%|percent|tok(?:ens?)?/s(?:ec)?|"
     r"tok(?:ens?)? (?:per|a) s(?:ec(?:ond)?)?|t/s|tps|req/s|gib|gb|mib"
 )
-_NUMBER = rf"(?P<value>\d+(?:[.,]\d+)*)(?P<kilo>k)? ?(?P<unit>{_UNITS})?"
+_NUMBER = rf"(?P<value>\d+(?:[.,]\d+){{0,4}})(?P<kilo>k)? ?(?P<unit>{_UNITS})?"
 _VALUE = re.compile(rf"(?<![\w.]){_NUMBER}(?![\w])", re.IGNORECASE)
 _TIME_UNITS = {"m": 1e-3, "u": 1e-6}
 
@@ -189,8 +187,8 @@ def _told(text: str, where: str) -> Iterator[Reading]:
         yield Reading("hardware:gpu", tuple(card.name for card in cards[:1]), where)
     if count := _COUNT.search(text):
         yield Reading("hardware:gpu_count", (float(count[1]),), where)
-    if model := _MODEL.search(text):
-        yield Reading("workload:model", (model[0],), where)
+    if (model := _model(text)) is not None:
+        yield Reading("workload:model", (model,), where)
     if gb_s := _BANDWIDTH.search(text):
         yield Reading("hardware:memory_bandwidth_gb_s", (float(gb_s[1].replace(",", "")),), where)
     if weights := _WEIGHT.search(text):
@@ -201,6 +199,12 @@ def _told(text: str, where: str) -> Iterator[Reading]:
         yield Reading("workload:request_rate", ("inf",), where)
     if form := _WEIGHTS.search(text):
         yield Reading("workload:quantization", (form[0],), where)
+
+
+def _model(text: str) -> str | None:
+    """The first word that has a size in it, as Qwen/Qwen3-8B or qwen2.5:7b."""
+    words = (word.strip(".:/-") for word in _TOKEN.findall(text))
+    return next((word for word in words if re.search("[-/:]", word) and _SIZE.search(word)), None)
 
 
 # What a number is, told by the words before it in the same clause; the first that fits counts.
