@@ -8,9 +8,9 @@ runs off by chance as a server's are. One run of one setting at one load is a tr
     a row for each case: the best, what ours and the rivals reached, and in how many trials
     then one line: {"share_of_best_min": ..., "share_of_best_median": ..., "trials_max": ..., "rivals": ...}
 
-A rival's share is what it has with as many trials as ours made; its trials are how many it needs for the
-share that ours has. Ours proves its choice in runs in turns with the defaults, which its trials include;
-rivals take their best run's word for it.
+A rival's share is what it has with as many trials as ours made; then, how many it needs for the share that
+ours has, and what it has in the end. Ours proves its choice in runs in turns with the defaults, which its
+trials include; rivals take their best run's word for it.
 """
 
 import argparse
@@ -18,50 +18,17 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
-from bench.tune.cases import ASKED, case_of
-from bench.tune.ours import Tuned, tune
-from bench.tune.rivals import RIVALS, SEEDED, Climb, play
-from bench.tune.truth import Server, Truth
-from headrace.core.ports import Overrides
-
-OFF = ((1.15, 0.88, 1.2, 0.85), (0.87, 1.14, 0.84, 1.18))
-"""Factors on compute, weights, context and overhead, in turn from case to case."""
-MOST_RUNS = 16
-SEEDS = 3
-PATIENCE = 60
-"""Trials after which a rival is said never to get there."""
-SLACK = 0.995
-"""Of our share: capacities are told to 1 %."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rivalled:
-    share: float
-    trials: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One case."""
-
-    case: str
-    best: Overrides
-    best_value: float
-    start_share: float
-    chosen: Overrides
-    verdict: str
-    share: float
-    trials: int
-    simulated: int
-    settings: int
-    rivals: dict[str, Rivalled]
+from bench.tune.cases import ASKED
+from bench.tune.rivals import RIVALS
+from bench.tune.rows import Rivalled, Row, one_case
 
 
 def main() -> None:
@@ -90,57 +57,13 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def one_case(which: tuple[str, str]) -> Row:
-    truth = Truth.of(case_of(*which))
-    best, best_value = truth.best()
-    place = list(ASKED).index(which)
-    tuned = tune(truth, OFF[place % len(OFF)], seed=place, most_runs=MOST_RUNS)
-    share = truth.value(tuned.chosen) / best_value
-    return Row(
-        case=truth.case.name,
-        best=best,
-        best_value=best_value,
-        start_share=truth.value({}) / best_value,
-        chosen=tuned.chosen,
-        verdict=tuned.conclusion.verdict,
-        share=share,
-        trials=len(tuned.runs),
-        simulated=tuned.conclusion.simulated,
-        settings=len(truth.grid()),
-        rivals={name: rivalled(name, truth, tuned, share * best_value, best_value) for name in RIVALS},
-    )
-
-
-def rivalled(name: str, truth: Truth, tuned: Tuned, our_value: float, best_value: float) -> Rivalled:
-    """With the same number of trials, and until the same quality; medians where chance decides."""
-    seeds = range(SEEDS if name in SEEDED else 1)
-    climbs = [play(RIVALS[name], Server(truth, 1000 + seed, most=PATIENCE), seed) for seed in seeds]
-    shares = [value_after(truth, climb, len(tuned.runs)) / best_value for climb in climbs]
-    needed = sorted(trials_until(truth, climb, SLACK * our_value) for climb in climbs)
-    middle = median(needed)
-    return Rivalled(median(shares), None if middle > PATIENCE else middle)
-
-
-def value_after(truth: Truth, climb: Climb, trials: int) -> float:
-    """Of what it holds for the best then; the defaults before it has anything."""
-    held = [overrides for runs, overrides in climb.history if runs <= trials]
-    return truth.value(held[-1] if held else {})
-
-
-def trials_until(truth: Truth, climb: Climb, value: float) -> float:
-    """To hold such a setting for the best, at some time; beyond all patience if never."""
-    return next(
-        (float(runs) for runs, overrides in climb.history if truth.value(overrides) >= value),
-        float(PATIENCE + 1),
-    )
-
-
 def print_row(row: Row) -> None:
     print(f"\n{row.case}: best of {row.settings} {words(row.best)}, the defaults reach {row.start_share:.0%}")
     print(f"  ours       {row.share:6.1%} in {row.trials:3} trials, {row.verdict}: {words(row.chosen)}")
     for name, found in row.rivals.items():
-        needs = f"more than {PATIENCE}" if found.trials is None else f"{found.trials:g}"
-        print(f"  {name:10} {found.share:6.1%} in {row.trials:3} trials; for the same {needs}")
+        needs = "never the same" if found.trials is None else f"the same after {found.trials:g}"
+        end = f"{found.end_share:.1%} after {found.end_trials}"
+        print(f"  {name:10} {found.share:6.1%} in {row.trials:3} trials; {needs}; {end}")
     sys.stdout.flush()
 
 
@@ -149,10 +72,12 @@ def words(overrides: Mapping[str, object]) -> str:
 
 
 def print_totals(rows: Sequence[Row]) -> None:
-    print(f"\n{len(rows)} cases     least   median share   trials for the same: median, most")
+    print(f"\n{len(rows)} cases     share: least  median    trials for the same: median   never")
     for name, shares, trials in totals(rows):
-        told = [each if each is not None else float(PATIENCE + 1) for each in trials]
-        print(f"  {name:10} {min(shares):7.1%} {median(shares):10.1%} {median(told):20g} {max(told):6g}")
+        never = sum(each is None for each in trials)
+        middle = median(inf if each is None else each for each in trials)
+        told = "none" if middle == inf else f"{middle:g}"
+        print(f"  {name:16} {min(shares):9.1%} {median(shares):7.1%} {told:>28} {never:7}")
 
 
 def totals(rows: Sequence[Row]) -> list[tuple[str, Sequence[float], Sequence[float | None]]]:
@@ -166,20 +91,24 @@ def totals(rows: Sequence[Row]) -> list[tuple[str, Sequence[float], Sequence[flo
 
 def to_json(rows: Sequence[Row]) -> dict[str, object]:
     shares = [row.share for row in rows]
-    rivals = {
-        name: {
-            "share_of_best_min": round(min(reached), 4),
-            "share_of_best_median": round(median(reached), 4),
-            "trials_for_same_median": median(PATIENCE + 1 if each is None else each for each in trials),
-            "never_the_same": sum(each is None for each in trials),
-        }
-        for name, reached, trials in totals(rows)[1:]
-    }
+    rivals = {name: _rival_json([row.rivals[name] for row in rows]) for name in RIVALS}
     return {
         "share_of_best_min": round(min(shares), 4),
         "share_of_best_median": round(median(shares), 4),
         "trials_max": max(row.trials for row in rows),
         "rivals": rivals,
+    }
+
+
+def _rival_json(found: Sequence[Rivalled]) -> dict[str, float | None]:
+    middle = median(inf if each.trials is None else each.trials for each in found)
+    return {
+        "share_of_best_min": round(min(each.share for each in found), 4),
+        "share_of_best_median": round(median(each.share for each in found), 4),
+        "trials_for_same_median": None if middle == inf else middle,
+        "never_the_same": sum(each.trials is None for each in found),
+        "end_share_median": round(median(each.end_share for each in found), 4),
+        "end_trials_median": median(each.end_trials for each in found),
     }
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.tune.__main__ import Rivalled, Row, keep, read_rows, to_json, trials_until, value_after
+from bench.tune.__main__ import keep, read_rows, to_json
 from bench.tune.cases import Case, powers_of_two
 from bench.tune.ours import tune
 from bench.tune.rivals import Climb, Rival, by_hand, full_grid, play, random_search
+from bench.tune.rows import Rivalled, Row, trials_until, value_after
 from bench.tune.truth import Server, Spent, Truth, slowed
 from bench.tune.twins import miscalibrated
 from headrace.cli.costs import load_cost
@@ -134,7 +135,7 @@ def test_settings_that_cannot_start_are_a_result() -> None:
 def test_rows_are_kept_and_summed_up(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rivals = {
-        name: Rivalled(0.7, None if name == "tpe" else 40.0)
+        name: Rivalled(0.7, None if name == "tpe" else 40.0, 0.9, 60)
         for name in ("full grid", "by hand", "random", "tpe")
     }
     row = Row("a", {}, 2.0, 0.5, {"max_num_seqs": 4}, "improved", 0.97, 8, 300, 200, rivals)
