@@ -1,6 +1,6 @@
-"""The same judgement of many settings at once: in processes of this machine, or over a Ray cluster.
+"""One judgement of many choices at once: in processes of this machine, or over a Ray cluster.
 
-    judge (picklable: settings -> result), [settings, ...]  -->  [result | Unjudged, ...]   in that order
+    judge (picklable: choice -> result), [choice, ...]  -->  [result | Unjudged, ...]   in that order
 
 It stands here because nothing below may start processes for its own sake: a simulation is pure, and
 `tune` is handed a judge and told nothing of where it runs. Only the command line asks for many at once.
@@ -20,8 +20,8 @@ from typing import Any, Generic, TypeVar
 from headrace.core.errors import BadInput, HeadraceError
 from headrace.core.ports import Overrides
 
+C = TypeVar("C")
 R = TypeVar("R")
-Judge = Callable[[Overrides], R]
 OnDone = Callable[[int], None]
 """Told after each result how many there are."""
 
@@ -34,24 +34,24 @@ class Unjudged:
 
 
 @dataclass(frozen=True, slots=True)
-class _Worker(Generic[R]):
+class _Worker(Generic[C, R]):
     """What runs elsewhere. An error that a person is meant to read becomes a result."""
 
-    judge: Judge[R]
+    judge: Callable[[C], R]
 
-    def __call__(self, settings: Overrides) -> R | Unjudged:
+    def __call__(self, choice: C) -> R | Unjudged:
         try:
-            return self.judge(settings)
+            return self.judge(choice)
         except HeadraceError as error:
             return Unjudged(str(error))
 
 
-_INSTALLED: list[_Worker[Any]] = []
+_INSTALLED: list[_Worker[Any, Any]] = []
 """In a worker process: its judge, once it has been sent."""
 
 
 def judge_in_processes(
-    judge: Judge[R], choices: Sequence[Overrides], workers: int, on_done: OnDone
+    judge: Callable[[C], R], choices: Sequence[C], workers: int, on_done: OnDone
 ) -> list[R | Unjudged]:
     """Raises `BadInput` for fewer than one worker. A worker that is killed takes the open ones along."""
     if workers < 1:
@@ -70,7 +70,7 @@ def judge_in_processes(
 
 
 def judge_over_ray(
-    judge: Judge[R], choices: Sequence[Overrides], address: str, on_done: OnDone
+    judge: Callable[[C], R], choices: Sequence[C], address: str, on_done: OnDone
 ) -> list[R | Unjudged]:
     """One task for each choice. Raises `BadInput` where Ray is not installed or not to be reached."""
     try:
@@ -93,15 +93,15 @@ def judge_over_ray(
         ray.shutdown()
 
 
-def _install(worker: _Worker[Any]) -> None:
+def _install(worker: _Worker[Any, Any]) -> None:
     _INSTALLED.append(worker)
 
 
-def _judge_here(choice: Overrides) -> Any:
+def _judge_here(choice: Any) -> Any:
     return _INSTALLED[0](choice)
 
 
-def _judge_there(worker: _Worker[R], choice: Overrides) -> R | Unjudged:
+def _judge_there(worker: _Worker[C, R], choice: C) -> R | Unjudged:
     return worker(choice)
 
 
