@@ -17,7 +17,7 @@ BIN    := .venv/bin
 setup: .venv/.ready-dev
 
 tune: .venv/.ready
-	$(BIN)/headrace tune
+	$(BIN)/headrace tune --journal .tune
 
 serve: .venv/.ready
 	$(BIN)/headrace serve smollm2
@@ -76,4 +76,4 @@ lock: $(UV)
 	@touch $@
 
 clean:
-	rm -rf .venv .uv .coverage .hypothesis .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .uv .tune .coverage .hypothesis .pytest_cache .ruff_cache .import_linter_cache

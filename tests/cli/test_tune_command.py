@@ -8,20 +8,21 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from headrace.cli.main import main
 from headrace.cli.quantity import Duration
-from headrace.cli.tuning import EmbeddedJudge, Overloaded, Plan, Teller, fitted_workload, tune_embedded
-from headrace.core.errors import BadInput
-from headrace.core.trial import Verdict
+from headrace.cli.tuning_journal import NAME
 from headrace.measure import record
-from tests.cli.scripted_headrace import MAX_MODEL_LEN, WORKLOAD
+from headrace.targets.embedded import EmbeddedServer
+from tests.cli.scripted_headrace import nothing_to_find_out
 
 SCRIPTED = Path(__file__).with_name("scripted_headrace.py")
 PROGRAM = (sys.executable, str(SCRIPTED))
@@ -63,7 +64,7 @@ class Tuner:
         raise AssertionError(f"it ended without saying {word!r}")
 
     def finish(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=100)
+        out, err = self.process.communicate(timeout=200)
         return self.process.returncode, out, err
 
 
@@ -71,18 +72,23 @@ def _all_pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
+Start = Callable[..., Tuner]
+"""(options, how=...) -> a tuner whose servers behave like that."""
+
+
 @pytest.fixture
-def start() -> Generator[Callable[[Sequence[str]], Tuner], None, None]:
+def start(tmp_path: Path) -> Generator[Start, None, None]:
     started: list[Tuner] = []
 
-    def start_one(options: Sequence[str]) -> Tuner:
+    def start_one(options: Sequence[str], how: str = "well") -> Tuner:
         mark = uuid.uuid4().hex
+        journal = [] if "--journal" in options else ["--journal", str(tmp_path / "journal")]
         process = subprocess.Popen(
-            [*PROGRAM, "tune", *options],
+            [*PROGRAM, "tune", *options, *journal],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {MARK: mark},
+            env=os.environ | {MARK: mark, "HEADRACE_TEST_SERVER": how, "HEADRACE_TEST_FOLDER": str(tmp_path)},
         )
         started.append(Tuner(process, mark))
         return started[-1]
@@ -95,83 +101,159 @@ def start() -> Generator[Callable[[Sequence[str]], Tuner], None, None]:
             os.kill(pid, signal.SIGKILL)
 
 
+def without_clock(line: dict[str, Any]) -> dict[str, Any]:
+    """But for how long simulations took."""
+    searched = {name: value for name, value in line["searched"].items() if name != "twin_s"}
+    return line | {"searched": searched}
+
+
+def has_ended(tuner: Tuner) -> bool:
+    return not tuner.pids()
+
+
 @on_linux
 @pytest.mark.slow
-def test_the_improvement_is_found_shown_and_recorded(
-    start: Callable[[Sequence[str]], Tuner], tmp_path: Path
-) -> None:
-    tuner = start(["--json", "--max-trials", "6", "--output-dir", str(tmp_path)])
+def test_the_improvement_is_found_shown_and_recorded(start: Start, tmp_path: Path) -> None:
+    tuner = start(["--json", "--max-trials", "7"])
     code, out, err = tuner.finish()
     assert code == 0, err
     line = json.loads(out.splitlines()[-1])
-    assert line["verdict"] == "improved"
-    assert line["recommended"]["long_prefill_token_threshold"] > 0
-    assert line["best"]["short"]["p95_ttft_s"] < 0.7 * line["baseline"]["short"]["p95_ttft_s"]
-    assert line["best"]["throughput_rps"] > 0.95 * line["baseline"]["throughput_rps"]
-    assert out.startswith("\nIMPROVED: short requests")
-    assert "vllm serve MODEL --long-prefill-token-threshold" in out
+    assert line["verdict"] == "improved", out
+    assert line["recommended"]
+    p95 = next(each for each in line["compared"]["latencies"] if each["latency"] == "P95 TTFT")
+    assert p95["after"]["value"] < 0.7 * p95["before"]["value"]
+    rates = line["compared"]["throughput_rps"]
+    assert rates["after"]["value"] > 0.95 * rates["before"]["value"]
+    assert out.startswith("\nIMPROVED")
+    assert line["command"].startswith("headrace serve scripted --")
     assert max(len(each) for each in out.splitlines()[:-1]) <= 80
-    assert "run 6 of 6" in err
-    records = [record.read(path) for path in sorted(tmp_path.iterdir())]
-    assert len(records) == 6
-    assert records[0].settings["max_num_batched_tokens"] == 2048
-    assert records[1].settings["long_prefill_token_threshold"] == 256
+    headings = ("1 Goal", "2 Workload", "3 Safety first", "4 Main budgets")
+    assert [err.index(each) for each in headings] == sorted(err.index(each) for each in headings)
+    records = [record.read(path) for path in sorted((tmp_path / "journal").glob("run-*.jsonl"))]
+    assert len(records) == len(line["trials"]) <= 7
+    assert not records[0].settings
     assert not tuner.pids()
 
 
 @on_linux
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_stops_the_server_and_shows_what_was_learned(
-    start: Callable[[Sequence[str]], Tuner], number: signal.Signals
+def test_an_interruption_stops_the_server_and_the_same_command_goes_on(
+    start: Start, number: signal.Signals, tmp_path: Path
 ) -> None:
-    tuner = start(["--max-trials", "6"])
-    tuner.wait_for("run 2")
+    tuner = start(["--max-trials", "4"])
+    tuner.wait_for("run 3")
     assert eventually(lambda: bool(tuner.pids(" serve ")))
     tuner.process.send_signal(number)
-    code, out, err = tuner.finish()
+    code, out, _ = tuner.finish()
     assert code == 130
-    assert "interrupted" in err
     assert "INCONCLUSIVE" in out
-    assert "the starting settings" in out
+    assert "the same command goes on from here" in " ".join(out.split())
     assert not tuner.pids()
+    before = (tmp_path / "journal" / NAME).read_bytes()
+    again = start(["--max-trials", "4"])
+    again.finish()
+    assert (tmp_path / "journal" / NAME).read_bytes().startswith(before)
+    assert not again.pids()
 
 
 @on_linux
 @pytest.mark.slow
-def test_an_interruption_before_anything_was_measured_says_so(
-    start: Callable[[Sequence[str]], Tuner],
-) -> None:
+def test_an_interruption_before_anything_was_measured_leaves_nothing_behind(start: Start) -> None:
     tuner = start(["--json"])
     tuner.wait_for("run 1")
     tuner.process.send_signal(signal.SIGINT)
-    code, out, _ = tuner.finish()
+    code, _, _ = tuner.finish()
     assert code == 130
-    assert "NOTHING MEASURED" in out
-    assert json.loads(out.splitlines()[-1])["verdict"] == "inconclusive"
     assert not tuner.pids()
 
 
 @on_linux
 @pytest.mark.slow
-def test_a_server_killed_in_a_trial_is_a_failed_trial_and_not_the_end(
-    start: Callable[[Sequence[str]], Tuner],
+@pytest.mark.timeout(600)
+def test_killed_at_ten_moments_nothing_is_measured_twice_and_no_server_stays(
+    start: Start, tmp_path: Path
 ) -> None:
-    tuner = start(["--json", "--max-trials", "3"])
-    tuner.wait_for("run 2")
+    journal, chance = tmp_path / "journal" / NAME, Random(4)
+    lines: list[bytes] = []
+    for _ in range(10):
+        tuner = start(["--max-trials", "6", "--json"])
+        time.sleep(chance.uniform(0.5, 7))
+        tuner.process.kill()
+        tuner.process.wait()
+        assert eventually(partial(has_ended, tuner)), "a server was left behind"
+        kept = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+        kept = [line for line in kept if line.endswith(b"\n")]
+        assert kept[: len(lines)] == lines, "what was measured stays as it was"
+        lines = kept
+    code, out, err = start(["--max-trials", "6", "--json"]).finish()
+    assert code in {0, 3}, err
+    answer = json.loads(out.splitlines()[-1])
+    assert len(answer["trials"]) <= 6
+    whole = journal.read_bytes()
+    code_again, out_again, _ = start(["--max-trials", "6", "--json"]).finish()
+    assert (code_again, journal.read_bytes()) == (code, whole), "asked again, it measures nothing"
+    assert without_clock(json.loads(out_again.splitlines()[-1])) == without_clock(answer)
+
+
+@on_linux
+@pytest.mark.slow
+def test_a_server_killed_in_a_trial_is_a_failed_trial_and_not_the_end(start: Start) -> None:
+    tuner = start(["--json", "--max-trials", "4"])
+    tuner.wait_for("run 3")
     assert eventually(lambda: bool(tuner.pids(" serve ")))
     os.kill(min(tuner.pids(" serve ")), signal.SIGKILL)
     code, out, err = tuner.finish()
-    assert code == 0, err
+    assert code in {0, 3}, err
     trials = json.loads(out.splitlines()[-1])["trials"]
-    assert "ended" in trials[1]["failed"]
-    assert "short" in trials[2]
+    assert "ended" in trials[2]["result"]["failed_because"]
+    assert len(trials) == 4
     assert not tuner.pids()
 
 
 @on_linux
 @pytest.mark.slow
-def test_a_tuner_that_is_killed_takes_its_server_with_it(start: Callable[[Sequence[str]], Tuner]) -> None:
+def test_settings_under_which_the_server_crashes_are_a_finding_with_its_cause(start: Start) -> None:
+    code, out, err = start(["--json", "--max-trials", "7"], how="crashes").finish()
+    assert code in {0, 3}, err
+    line = json.loads(out.splitlines()[-1])
+    results = [trial["result"] for trial in line["trials"]]
+    causes = [result["failed_because"] for result in results if "failed_because" in result]
+    assert causes, "the best in the twin caps prompts"
+    assert all("no room for so many chunks" in cause for cause in causes)
+    assert not line["recommended"].get("long_prefill_token_threshold")
+
+
+@on_linux
+@pytest.mark.slow
+def test_a_noisy_server_gets_no_more_than_the_noise_allows(start: Start) -> None:
+    code, out, err = start(["--json", "--max-trials", "6"], how="noisy").finish()
+    assert code in {0, 3, 5}, err
+    line = json.loads(out.splitlines()[-1])
+    assert line["verdict"] != "improved" or line["gain"]["ratio_at_most"] <= 0.95
+
+
+@on_linux
+@pytest.mark.slow
+def test_a_server_that_drifts_ends_with_an_answer(start: Start) -> None:
+    code, out, err = start(["--json", "--max-trials", "7"], how="drifts").finish()
+    assert code in {0, 3, 5}, err
+    line = json.loads(out.splitlines()[-1])
+    assert line["verdict"] in {"drifted", "inconclusive", "nothing_better", "improved"}
+    assert line["verdict"] != "improved" or line["gain"]["ratio_at_most"] <= 0.95
+
+
+@on_linux
+@pytest.mark.slow
+def test_a_goal_nobody_can_meet_is_told_with_how_near_one_gets(start: Start) -> None:
+    code, out, err = start(["--json", "--max-trials", "6", "--slo", "short: p95 ttft < 1ms"]).finish()
+    assert code in {3, 4}, err
+    assert json.loads(out.splitlines()[-1])["verdict"] in {"unreachable", "inconclusive"}
+
+
+@on_linux
+@pytest.mark.slow
+def test_a_tuner_that_is_killed_takes_its_server_with_it(start: Start) -> None:
     tuner = start([])
     tuner.wait_for("run 1")
     assert eventually(lambda: len(tuner.pids(" serve ")) > 0)
@@ -180,57 +262,19 @@ def test_a_tuner_that_is_killed_takes_its_server_with_it(start: Callable[[Sequen
 
 
 @pytest.mark.slow
-def test_a_record_that_cannot_be_kept_ends_the_judge_without_a_server_left(tmp_path: Path) -> None:
-    plan = Plan(
-        "scripted", MAX_MODEL_LEN, time.monotonic() + 60, output_dir=tmp_path / "gone", program=PROGRAM
-    )
-    judge = EmbeddedJudge(plan, WORKLOAD, {}, Console(stderr=True))
-    before = set(_children())
-    with pytest.raises(BadInput, match="cannot be written"):
-        judge({})
-    assert set(_children()) <= before
-
-
-def _children() -> list[int]:
-    command = ["ps", "-o", "pid=", "--ppid", str(os.getpid())]
-    listing = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [int(pid) for pid in listing.stdout.split() if Path(f"/proc/{pid}").exists()]
-
-
-@pytest.mark.slow
-def test_a_start_that_cannot_be_served_says_why() -> None:
-    plan = Plan("scripted", MAX_MODEL_LEN, time.monotonic() + 60, program=(sys.executable, "-c", "1 / 0"))
-    with pytest.raises(Exception, match="ZeroDivisionError"):
-        tune_embedded(plan, Console(stderr=True))
-
-
-@pytest.mark.slow
-def test_the_load_is_fitted_to_the_machine() -> None:
-    plan = Plan("scripted", MAX_MODEL_LEN, time.monotonic() + 300, long_rps=0.5, program=PROGRAM)
-    workload, around_s = fitted_workload(plan, Teller(Console(stderr=True), plan.ends_at))
-    assert around_s > 0
-    assert workload.short_rps > 1
-    assert workload.long_rps == 0.5
-    assert 12 <= workload.duration_s <= 60
-
-
-@pytest.mark.slow
-def test_a_start_that_falls_behind_is_not_judged_unless_the_load_is_wanted() -> None:
-    plan = Plan("scripted", MAX_MODEL_LEN, time.monotonic() + 60, program=PROGRAM)
-    flood = replace(WORKLOAD, long_rps=6, duration_s=1)
-    judge = EmbeddedJudge(plan, flood, {}, Console(stderr=True))
-    with pytest.raises(Overloaded) as caught:
-        judge({})
-    assert caught.value.took_s > 1.2 * flood.duration_s
-    assert judge({}).duration_s > 1.2 * flood.duration_s  # later runs are results, whatever they show
-    tolerant = EmbeddedJudge(plan, flood, {}, Console(stderr=True))
-    tolerant.tolerates_overload = True
-    assert tolerant({}).duration_s > 1.2 * flood.duration_s
-
-
-def test_a_context_too_short_for_documents_is_refused() -> None:
-    with pytest.raises(BadInput, match="no room for documents"):
-        tune_embedded(Plan("tiny", 512, time.monotonic() + 60), Console(stderr=True))
+def test_a_server_of_somebody_else_is_measured_twice_advised_and_left_as_it_was(tmp_path: Path) -> None:
+    with EmbeddedServer("scripted", {}, program=PROGRAM) as server:
+        session = server.session
+        options = ["--target", server.url, "--slo", "short: p95 ttft < 200ms", "--aim", "latency", "--json"]
+        with nothing_to_find_out():
+            result = CliRunner().invoke(main, ["tune", *options, "--journal", str(tmp_path)])
+        assert server.session == session
+        server.check_alive()
+    assert result.exit_code == 0, result.output
+    line = json.loads(result.stdout.splitlines()[-1])
+    assert [trial["settings"] for trial in line["trials"]] == [{}, {}]
+    assert line["advice"]["settings"]
+    assert not line["recommended"], "nothing of it was measured"
 
 
 @pytest.mark.parametrize(
@@ -250,30 +294,43 @@ def test_durations_are_read_as_people_write_them(text: str, amount_s: float) -> 
         (["--short-rps", "-1"], "short_rps is -1"),
         (["--long-rps", "nan"], "long_rps is nan"),
         (["--short-rps", "0", "--long-rps", "0"], "nothing would be sent"),
-        (["--output-dir", "/dev/null/x"], "cannot be made"),
+        (["--slo", "fast please"], "is no objective"),
+        (["--aim", "capacity"], "needs limits"),
+        (["--out", "x.yaml"], "--manifest"),
+        (["--manifest", "/nowhere.yaml"], "cannot be read"),
+        (["--workload", "/nowhere.csv", "--short-rps", "2"], "of the built-in mix"),
+        (["--target", "vllm", "--vllm-folder", "/nowhere"], "no vLLM in /nowhere"),
+        (["--target", "vllm", "smollm2"], "serves the model in its folder"),
+        (["--target", "embedded", "--", "vllm", "serve", "m"], "two things to tune"),
+        (["--target", "localhost:8000", "smollm2"], "one thing too many"),
+        (["--target", "no-such-gpu/card"], "no model"),
         (["no-such-model"], "no-such-model"),
     ],
 )
-def test_wrong_input_is_refused_before_anything_starts(options: list[str], complaint: str) -> None:
+def test_wrong_input_is_refused_before_anything_starts(
+    options: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     result = CliRunner().invoke(main, ["tune", *options])
     assert result.exit_code == 2
-    assert complaint in result.output
+    assert complaint in " ".join(result.output.split())
 
 
-def test_help_shows_examples() -> None:
-    result = CliRunner().invoke(main, ["tune", "--help"])
+def test_help_shows_examples_within_80_columns() -> None:
+    result = CliRunner().invoke(main, ["tune", "--help"], terminal_width=80)
     assert result.exit_code == 0
-    assert "headrace tune smollm2 --budget 15m" in result.output
+    assert "headrace tune --target vllm --workload monday.jsonl" in result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
 
 
 @pytest.mark.slow
 @pytest.mark.model
-def test_a_real_model_is_tuned_within_its_budget() -> None:
+def test_a_real_model_is_tuned_within_its_budget(tmp_path: Path) -> None:
     began = time.monotonic()
-    result = CliRunner().invoke(main, ["tune", "--budget", "100s", "--max-trials", "2", "--json"])
-    assert result.exit_code == 0, result.output
+    options = ["--budget", "120s", "--max-trials", "3", "--json", "--journal", str(tmp_path)]
+    result = CliRunner().invoke(main, ["tune", *options])
+    assert result.exit_code in {0, 3}, result.output
     line = json.loads(result.stdout.splitlines()[-1])
-    assert line["verdict"] in set(Verdict)
-    assert line["baseline"]["short"]["p95_ttft_s"] > 0
-    assert line["recommended"]["max_num_batched_tokens"] == 2048
-    assert time.monotonic() - began < 250
+    assert line["baseline"]["classes"]["short"]["ttft_p95_s"] > 0
+    assert line["start"]["max_num_batched_tokens"] == 2048
+    assert time.monotonic() - began < 300

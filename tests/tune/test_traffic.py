@@ -47,13 +47,18 @@ def test_a_load_that_a_server_fell_behind_is_made_lighter_in_proportion() -> Non
 
 
 def test_runs_share_the_time_and_candidates_are_given_up_before_a_meaningful_p95_is() -> None:
-    assert plan_runs(330, 10, (8, 7, 6), short_rps=1.2) == 31
-    assert plan_runs(330, 20, (8, 7, 6), short_rps=1.2) == 21
-    assert plan_runs(330, 20, (8, 7, 6), short_rps=0.9) == 35
-    assert plan_runs(330, 20, (8, 7, 6), short_rps=0.1) == 35
-    assert plan_runs(30, 20, (8, 7, 6), short_rps=1.0) == 12
-    assert plan_runs(86_400, 20, (8, 7, 6), short_rps=1.0) == MOST_DURATION_S
-    assert plan_runs(330, 10, (1, 1, 1), short_rps=0.0) == MOST_DURATION_S
+    def seconds(left_s: float, around_s: float, short_rps: float, long_rps: float = 1.0) -> float:
+        mix = MixedWorkload(short_rps=short_rps, long_rps=long_rps)
+        return plan_runs(left_s, around_s, (8, 7, 6), mix)
+
+    assert seconds(330, 10, short_rps=1.4) == 31
+    assert seconds(330, 20, short_rps=2.0) == 21
+    assert seconds(330, 20, short_rps=1.3) == 35
+    assert seconds(330, 20, short_rps=0.1) == 35
+    assert seconds(330, 20, short_rps=9.0, long_rps=0.15) == 35  # five documents, too, want their time
+    assert seconds(330, 20, short_rps=9.0, long_rps=0.0) == 21
+    assert seconds(30, 20, short_rps=1.0) == 12
+    assert seconds(86_400, 20, short_rps=1.0) == MOST_DURATION_S
 
 
 @pytest.mark.slow

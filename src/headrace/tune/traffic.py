@@ -29,8 +29,10 @@ MOST_SHORT_RPS = 20.0
 MOST_OVERRUN = 1.2
 """Time that all answers may take, as a share of the time in which requests were due."""
 ROOM_TO_SPARE = 0.7
-ENOUGH_SHORT = 25
+ENOUGH_SHORT = 40
 """Short requests that a run should hold for its P95 to mean something: better fewer candidates."""
+ENOUGH_LONG = 5
+"""Documents that a run should hold, so that no single one decides."""
 LEAST_DURATION_S = 12.0
 MOST_DURATION_S = 180.0
 QUIET_END_S = 1.5 * DOCUMENT_S
@@ -90,13 +92,16 @@ def lighter(workload: MixedWorkload, took_s: float) -> MixedWorkload:
     )
 
 
-def plan_runs(left_s: float, around_s: float, numbers_of_runs: Sequence[int], short_rps: float) -> float:
+def plan_runs(
+    left_s: float, around_s: float, numbers_of_runs: Sequence[int], workload: MixedWorkload
+) -> float:
     """Seconds that each run may send when it also takes `around_s` to start, warm up, drain and stop.
 
     Room is made for the first of the numbers of runs, the largest first, that leaves a run long
-    enough for a P95 of its short requests; else for the last of them.
+    enough to hold enough requests of both classes; else for the last of them.
     """
-    enough_s = ENOUGH_SHORT / short_rps if short_rps else LEAST_DURATION_S
+    rates = ((ENOUGH_SHORT, workload.short_rps), (ENOUGH_LONG, workload.long_rps))
+    enough_s = max(enough / rate for enough, rate in rates if rate)
     durations_s = [left_s / runs - around_s for runs in numbers_of_runs]
     duration_s = next((each for each in durations_s if each >= enough_s), durations_s[-1])
     return float(round(min(MOST_DURATION_S, max(LEAST_DURATION_S, duration_s))))

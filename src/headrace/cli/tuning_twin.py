@@ -1,0 +1,151 @@
+"""The twin of the server that is tuned: many settings at many loads, without it.
+
+    cost model + start + requests --> TwinServer --Point--> (Measurement, Seen) --grade--> Grade
+
+Small batches are simulated here; large ones in other processes, or over a Ray cluster. Where they run
+changes nothing in what comes out.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import cast
+
+from headrace.cli.costs import LoadedCost
+from headrace.cli.pool import OnDone, Unjudged, judge_in_processes, judge_over_ray
+from headrace.cli.tuning_workload import warm_up_s
+from headrace.cli.twin import TwinOptions, front_end_of, twin_of
+from headrace.core.cost import PacedCost
+from headrace.core.errors import BadInput, TargetFailed
+from headrace.core.goal import Goal
+from headrace.core.grade import Grade
+from headrace.core.measurement import Measurement
+from headrace.core.ports import Overrides
+from headrace.core.settings import SchedulingPolicy
+from headrace.core.trial import NoResult
+from headrace.core.versions import VLLM_VERSION
+from headrace.sim.measurement import About, measurement_of
+from headrace.sim.overload import Verdict, judge_load
+from headrace.sim.run import Fleet, simulate
+from headrace.tune.grade import Seen, grade
+from headrace.tune.twin import Point
+from headrace.workload.reshape import scaled
+from headrace.workload.trace import TraceRequest
+
+WORTH_PROCESSES_S = 6.0
+"""Of simulations at once: below it, starting processes for them would take longer."""
+_STEADY = {Verdict.KEPT_UP: True, Verdict.OVERLOADED: False, Verdict.UNSETTLED: None}
+
+
+@dataclass(frozen=True, slots=True)
+class TwinServer:
+    """Stands for the server under its starting settings. Picklable, with the workload in it."""
+
+    cost: LoadedCost
+    start: Overrides
+    """Full values of the levers."""
+    requests: tuple[TraceRequest, ...]
+    says: str = ""
+    """What the requests are, for records."""
+    num_gpu_blocks: int | None = None
+    """As the server tells it, under its starting settings; None: from the cost's machine."""
+
+    def run(self, point: Point) -> tuple[Measurement, Seen]:
+        """Raises `BadInput` for settings that vLLM would refuse."""
+        requests = scaled(self.requests[: max(1, ceil(point.share * len(self.requests)))], point.load)
+        twin = twin_of(self.cost, self._options(point.overrides), requests)
+        paced = PacedCost(twin.cost, point.pace)
+        simulated = simulate(
+            requests, twin.settings, paced, fleet=Fleet(1, front_end=front_end_of(twin.cost))
+        )
+        about = About("twin", "", self.start | point.overrides, self.says, {"vllm": VLLM_VERSION})
+        measurement = replace(
+            measurement_of(simulated, about), warm_up_s=warm_up_s(requests[-1].due_at - requests[0].due_at)
+        )
+        if not measurement.timelines:
+            refused = next((life.refused for life in simulated.lives if life.refused), "nothing was due")
+            raise TargetFailed(f"not one request was answered: {refused}")
+        steady = _STEADY[judge_load(measurement.timelines).verdict]
+        return measurement, Seen(steady, simulated.preemptions)
+
+    def _options(self, overrides: Overrides) -> TwinOptions:
+        blocks = None if "kv_cache_memory_bytes" in overrides else self.num_gpu_blocks
+        options = {
+            "max_model_len": None,
+            "max_num_batched_tokens": None,
+            "max_num_seqs": None,
+            "long_prefill_token_threshold": 0,
+            "enable_chunked_prefill": True,
+            "enable_prefix_caching": True,
+            "scheduling_policy": SchedulingPolicy.FCFS.value,
+            "slo": (),
+            "scheduler_reserve_full_isl": True,
+            "watermark": 0.0,
+            "kv_cache_memory_bytes": None,
+            "block_size": None,
+            "num_gpu_blocks_override": blocks,
+            "vllm_version": VLLM_VERSION,
+            "async_scheduling": None,
+        }
+        known = {name: value for name, value in (self.start | overrides).items() if name in options}
+        return cast("TwinOptions", options | known)
+
+
+@dataclass(frozen=True, slots=True)
+class Grader:
+    """One point, graded. Picklable."""
+
+    twin: TwinServer
+    goal: Goal
+
+    def __call__(self, point: Point) -> Grade:
+        measurement, seen = self.twin.run(point)
+        return grade(measurement, self.goal, seen)
+
+
+def _nobody(_done: int) -> None:
+    """Is told how many are done, and tells nobody."""
+
+
+@dataclass(slots=True)
+class Predictor:
+    """A `tune.twin.Predict`: here, in processes, or over Ray."""
+
+    grader: Grader
+    ray_address: str | None = None
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    on_done: Callable[[int, int], None] | None = None
+    """Told how many of a batch are done, and of how many, where they take a while."""
+    took_s: float = 0.0
+    _one_s: float = 0.0
+
+    def __call__(self, points: Sequence[Point]) -> list[Grade | NoResult]:
+        began = time.monotonic()
+        try:
+            if self._one_s * len(points) <= WORTH_PROCESSES_S:
+                found = self._here(points)
+            elif self.ray_address is not None:
+                found = judge_over_ray(self.grader, points, self.ray_address, self._telling(len(points)))
+            else:
+                found = judge_in_processes(self.grader, points, self.workers, self._telling(len(points)))
+        finally:
+            self.took_s += time.monotonic() - began
+        return [NoResult(each.cause) if isinstance(each, Unjudged) else each for each in found]
+
+    def _here(self, points: Sequence[Point]) -> list[Grade | Unjudged]:
+        found: list[Grade | Unjudged] = []
+        began, tell = time.monotonic(), self._telling(len(points))
+        for point in points:
+            try:
+                found.append(self.grader(point))
+            except (BadInput, TargetFailed) as error:
+                found.append(Unjudged(str(error)))
+            tell(len(found))
+        self._one_s = max(self._one_s, (time.monotonic() - began) / max(1, len(points)))
+        return found
+
+    def _telling(self, of: int) -> OnDone:
+        tell = self.on_done
+        return _nobody if tell is None else lambda done: tell(done, of)
