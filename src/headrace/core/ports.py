@@ -1,10 +1,9 @@
 """The seams: what other parts promise, so that the pure ones need not know them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headrace.core.measurement import Measurement
 from headrace.core.output import TokenLogprobs
 from headrace.core.plan import Plan, Work
 from headrace.core.request import Grammar
@@ -102,6 +101,3 @@ class Tokenizer(Protocol):
 
 Overrides = dict[str, int | float | bool | str]
 """Settings that differ from a target's defaults, under vLLM's names."""
-
-Judge = Callable[[Overrides], Measurement]
-"""Measures one choice of settings; `tune` is handed one and knows no more of servers than that."""

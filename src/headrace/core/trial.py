@@ -1,16 +1,14 @@
 """What a search for better settings tried, and what came of it.
 
     tune.next_trial(problem, runs) -> Wanted --a judge--> Run     ... until a core.conclusion.Conclusion
-    tune.search(judge) -> Outcome(verdict, trials) -> report
 
-A `Run` (a `Trial`) is one run of one choice of settings; the same choice may have several.
+A `Run` is one run of one choice of settings; the same choice may have several.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.core.grade import Grade
-from headrace.core.measurement import Measurement
 from headrace.core.ports import Overrides
 
 
@@ -75,16 +73,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One run. Empty `overrides` are the starting settings."""
-
-    overrides: Overrides
-    result: Measurement | NoResult
-
-
-@dataclass(frozen=True, slots=True)
 class Gain:
-    """How the contender's repeats compare with the baseline's runs, as ratios of P95 TTFT."""
+    """How the contender's repeats compare with the baseline's runs, as ratios."""
 
     ratio: float
     """Contender by baseline: 0.5 halves the wait."""
@@ -94,32 +84,3 @@ class Gain:
     """Ratio by which two runs of one and the same choice typically differ; 1.1 is a tenth."""
     baseline_runs: int
     contender_runs: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The answer of one search. `trials` are in the order in which they ran."""
-
-    verdict: Verdict
-    why: str
-    """The verdict's reason in one clause, with the numbers."""
-    trials: tuple[Trial, ...]
-    contender: Overrides | None
-    """The candidate that was put to repeats; None when none was worth it."""
-    gain: Gain | None
-    untried: tuple[Overrides, ...]
-    """Candidates that the budget left no time for."""
-    notes: tuple[str, ...] = ()
-
-    def measured(self, overrides: Overrides) -> tuple[Measurement, ...]:
-        """Every run of one choice that gave a result, in order."""
-        return tuple(
-            trial.result
-            for trial in self.trials
-            if trial.overrides == overrides and isinstance(trial.result, Measurement)
-        )
-
-    @property
-    def recommended(self) -> Overrides:
-        """What to change: the contender where it is proven, else nothing."""
-        return dict(self.contender) if self.verdict is Verdict.IMPROVED and self.contender else {}

@@ -1,7 +1,10 @@
-"""Searches settings with any judge it is handed: overrides in, a measurement out.
+"""Searches settings in a twin and says which of them to run: a function of the problem and the runs so far.
 
-score       one measurement  ->  the few numbers a search compares
-candidates  the baseline's bill  ->  what is worth trying, most promising first
-verdict     repeated runs  ->  a gain with its uncertainty
-search      judge + budget  ->  Outcome
+goals, space   traffic and server      ->  what to reach, and what may be tried
+twin, explore  settings, a pace        ->  candidates, hundreds of simulations
+decide         problem + runs          ->  the next run, or a Conclusion (proof, levers, conclude)
+drive          problem + judge         ->  Conclusion, by asking for runs until there is one
+curves, pools  the answer              ->  what the twin says around it
+grade, verdict a run; repeated runs    ->  the numbers that are compared, a gain with its uncertainty
+traffic        a server's speed        ->  a load near its knee
 """
