@@ -148,9 +148,8 @@ class ServerJudge:
         neighbours = Neighbours([] if served.session is None else [served.session])
         began_at, cpu_s = time.monotonic(), machine_cpu_s()
         with Progress(self.console, load.requests, load.duration_s) as progress:
-            shown = progress.on_event if self.console.is_terminal else _nobody
             stop = asyncio.Event()
-            gives_up = GivesUp(stop, _while_alive(served, shown))
+            gives_up = GivesUp(stop, _while_alive(served, progress.on_event))
             watching = Watching(TIMEOUT_S, gives_up.on_event, scrapes=True, stop=stop)
             measurement = measure_planned(target, load, watching)
         served.check_alive()
@@ -180,10 +179,6 @@ def _while_alive(served: Served, tell: Callable[[Event], None]) -> Callable[[Eve
         tell(event)
 
     return on_event
-
-
-def _nobody(_event: Event) -> None:
-    """Shows nothing: lines of progress are the search's where there is no terminal."""
 
 
 def _preemptions(measurement: Measurement) -> int | None:
