@@ -1,5 +1,6 @@
 """Whether `/health` tells the truth about the engine, and what becomes of one that hangs."""
 
+import asyncio
 import os
 import signal
 import time
@@ -7,6 +8,8 @@ import time
 import pytest
 
 from headrace.net import engine_client, pulse
+from headrace.net.engine_link import launch
+from headrace.net.messages import Cancel
 from tests.net.http import get, post, posted
 from tests.net.scripted import ScriptedRecipe
 from tests.net.serving import running, service
@@ -61,6 +64,21 @@ def test_health_notices_an_engine_that_is_silent_for_longer_than_a_step_may_take
             wait_until(lambda: get(server.port, "/health").status == 503, "it is silent")
             assert "its largest step should take no more than 0 s" in get(server.port, "/health").error
         wait_until(lambda: get(server.port, "/health").status == 200, "it has said something")
+
+
+@pytest.mark.slow
+def test_an_engine_that_does_not_read_is_ended_all_the_same() -> None:
+    """A server whose engine had stopped reading, with megabytes on their way to it, could not be stopped."""
+
+    async def end() -> None:
+        link = await launch(ScriptedRecipe())
+        assert link.pid is not None
+        os.kill(link.pid, signal.SIGSTOP)
+        for _ in range(50):
+            link.send(Cancel("x" * 100_000))
+        await asyncio.wait_for(link.end(0.1), 20)
+
+    asyncio.run(end())
 
 
 @pytest.mark.slow

@@ -63,9 +63,9 @@ class EngineLink:
 
     async def end(self, within_s: float = LEAVE_WITHIN_S) -> None:
         """End the process: by its own doing if it can within the bound, by force if it does not."""
+        # Sent while we wait. To wait for the sending would be for ever with an engine that does not read.
         with contextlib.suppress(OSError):
             self._writer.write(frame(Leave()))
-            await self._writer.drain()
         await _end_process(self._process, within_s)
         self._writer.close()
 
