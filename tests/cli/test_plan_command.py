@@ -51,7 +51,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Hub, None,
 def test_what_fits_is_told_with_memory_blocks_and_settings() -> None:
     result = plan("llama-3.1-8b", "--gpu", "h100")
     assert result.exit_code == 0, result.output
-    for words in ("FITS", "weights", "14.96", "KV blocks", "3.51 requests of 131,072", "interactive"):
+    for words in (
+        "FITS",
+        "weights",
+        "14.96",
+        "KV blocks",
+        "requests of 131,072 tokens at once",
+        "interactive",
+    ):
         assert words in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert re.search(r"vllm serve meta-llama/Llama-3.1-8B\S* --max-num-batched-tokens \d+", result.stdout)

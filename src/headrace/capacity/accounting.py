@@ -17,7 +17,8 @@ class Accounting:
     gpu_memory_utilization: float
     """The default: 0.9 until 0.19 (the reference run's), 0.92 in 0.21 and 0.32."""
     counts_graphs: bool
-    """CUDA graphs are estimated before and come off the KV cache: since 0.21 (its own log line says so)."""
+    """CUDA graphs are estimated before and come off the KV cache: since 0.21 (its own log line says so), but
+    not in a logged start of 0.27 with the second model runner, nor in one of main before it (#48601)."""
     prints_by_groups: bool
     """The line of tokens is the one that shares blocks among groups: until 0.20 (#38364, #40691, #43308)."""
     counts_every_step: bool
@@ -35,7 +36,7 @@ def accounting_of(version: str = VLLM_VERSION) -> Accounting:
     minor = int(version.partition(".")[2])
     return Accounting(
         gpu_memory_utilization=0.92 if minor >= 20 else 0.9,
-        counts_graphs=minor >= 21,
+        counts_graphs=minor >= 21 and minor != 27,
         prints_by_groups=minor < 21,
         counts_every_step=minor >= 26,
         caches_states=minor >= 20,

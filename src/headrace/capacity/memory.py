@@ -22,9 +22,10 @@ _NON_TORCH_BYTES = int(0.25 * GIB)
 _NCCL_BYTES = 358_612_992
 """Buffers of a group of GPUs: `nccl_mem` of github.com/ai-dynamo/aiconfigurator; 0.6 GiB in all on four H100
 (github.com/vllm-project/vllm/pull/48601)."""
-_GRAPH_BYTES = 200_000
-"""Of one captured size and layer: 0.58 to 0.60 GiB estimated for 28 and 32 layers and about 100 sizes. What
-capture takes in the end is from a third of it to twice as much."""
+_GRAPH_BYTES = 350_000
+"""Of one captured size and layer, as vLLM estimates it beforehand: 286,000 for LFM2 in 0.26 (0.58 GiB, 16
+layers, 136 graphs), 377,000 on two GPUs in 0.27 (github.com/gpustack/runner/pull/251).
+Capture takes 80,000 to 340,000."""
 _LOGIT_BYTES = 6
 """Of one sampled row and word: the projection in bf16, and its copy in float32. 1.5 GiB of peak for 1,024
 rows of 248,320 words (github.com/vllm-project/vllm/pull/48601)."""

@@ -13,7 +13,7 @@ from headrace.capacity.obstacles import Obstacle, obstacles
 _NULL_BLOCKS = 1
 """Of the pool, handed to nobody."""
 _WEIGHTS_OFF, _ACTIVATIONS_OFF, _NON_TORCH_OFF_BYTES = 0.02, 0.3, 0.35 * (1 << 30)
-_GRAPHS_OFF = (0.35, 2.0)
+_GRAPHS_OFF = (0.2, 1.5)
 """How far off the estimates were on logged start-ups: docs/planning.md."""
 
 
