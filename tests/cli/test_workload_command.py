@@ -139,3 +139,16 @@ def test_a_long_file_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = made(tmp_path, "--scale", "120")
     result = workload("describe", path)
     assert "50,000 requests read, " in result.stderr
+
+
+def test_a_workload_for_a_smaller_machine_has_the_same_shape(tmp_path: Path) -> None:
+    source, target = tmp_path / "big.jsonl", tmp_path / "small.jsonl"
+    source.write_text('{"timestamp": 0, "input_length": 1000, "output_length": 80, "hash_ids": [1, 2]}\n')
+
+    result = workload("convert", source, "--length-scale", "0.125", "--output", target)
+
+    assert result.exit_code == 0, result.output
+    (request,) = read_trace(target).requests
+    assert (request.prompt_tokens, request.output_tokens) == (125, 10)
+    assert (request.prefix_ids, request.prefix_block_tokens) == ((1, 2), 64)
+    assert "0.125 times the lengths" in read_trace(target).about.made_of

@@ -21,7 +21,7 @@ from headrace.workload.generate import about, generate
 from headrace.workload.own_form import workload_lines, write_workload
 from headrace.workload.readers import TraceStream
 from headrace.workload.recipe import VERSION, Recipe, changed, read_recipe, recipe_of
-from headrace.workload.reshape import scaled, spread
+from headrace.workload.reshape import resized, resized_block, scaled, spread
 from headrace.workload.trace import About, TraceRequest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -136,6 +136,7 @@ def _amount(flag: str, said: str | None) -> Any:
 
 class RewriteOptions(ReadingOptions):
     scale: float
+    length_scale: float
     spread: bool
     sort: bool
     output: Path
@@ -153,6 +154,13 @@ def rewrite_options(command: Command) -> Command:
                 help="Times the load: 2 halves the time between.",
             ),
             click.option(
+                "--length-scale",
+                type=float,
+                default=1.0,
+                show_default=True,
+                help="Times the tokens of prompts, answers and what they share.",
+            ),
+            click.option(
                 "--spread", is_flag=True, help="Spread requests that share an instant up to the next one."
             ),
             click.option("--sort", is_flag=True, help="Sort by time, in memory, what is out of order."),
@@ -163,7 +171,7 @@ def rewrite_options(command: Command) -> Command:
     return command
 
 
-SECTIONS = {"File": READING, "Part": PART, "Change": ("scale", "spread", "sort")}
+SECTIONS = {"File": READING, "Part": PART, "Change": ("scale", "length_scale", "spread", "sort")}
 
 
 @click.command(
@@ -224,10 +232,14 @@ def _rewrite(file: Path, options: RewriteOptions) -> None:
         click.echo(f"{stream.left_out:,} rows ask for no output, or failed: left out", err=True)
 
 
-def _changed(requests: Iterator[TraceRequest], options: RewriteOptions) -> Iterable[TraceRequest]:
+def _changed(requests: Iterator[TraceRequest], options: RewriteOptions) -> Iterator[TraceRequest]:
     if options["spread"]:
         requests = iter(spread(tuple(requests)))
-    return requests if options["scale"] == 1 else scaled(tuple(requests), options["scale"])
+    if options["scale"] != 1:
+        requests = iter(scaled(tuple(requests), options["scale"]))
+    if options["length_scale"] != 1:
+        requests = iter(resized(tuple(requests), options["length_scale"]))
+    return requests
 
 
 def _made_of(file: Path, stream: TraceStream, options: RewriteOptions) -> About:
@@ -243,9 +255,12 @@ def _made_of(file: Path, stream: TraceStream, options: RewriteOptions) -> About:
         done.append(f"only {', '.join(options['classes'])}")
     if options["scale"] != 1:
         done.append(f"{options['scale']:g} times the load")
+    if options["length_scale"] != 1:
+        done.append(f"{options['length_scale']:g} times the lengths")
     if options["spread"]:
         done.append("spread")
-    return replace(stream.about, made_of=", ".join(done), prefix_block_tokens=stream.prefix_block_tokens)
+    block_tokens = resized_block(stream.prefix_block_tokens, options["length_scale"])
+    return replace(stream.about, made_of=", ".join(done), prefix_block_tokens=block_tokens)
 
 
 def write(output: Path, about: About, requests: Iterable[TraceRequest]) -> None:

@@ -34,7 +34,7 @@ def resized(requests: Sequence[TraceRequest], times: float) -> tuple[TraceReques
     if times == 1:
         return tuple(requests)
     block = max((traced.prefix_block_tokens for traced in requests), default=0)
-    block_after = max(1, round(block * times)) if block else 0
+    block_after = resized_block(block, times)
     prompt_times = block_after / block if block else times
     return tuple(
         replace(
@@ -45,6 +45,11 @@ def resized(requests: Sequence[TraceRequest], times: float) -> tuple[TraceReques
         )
         for traced in requests
     )
+
+
+def resized_block(block_tokens: int, times: float) -> int:
+    """What a prefix id stands for then; 0 where there are none."""
+    return max(1, round(block_tokens * times)) if block_tokens else 0
 
 
 def conversing(requests: Sequence[TraceRequest], think_s: float) -> tuple[TraceRequest, ...]:
