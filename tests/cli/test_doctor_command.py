@@ -116,6 +116,21 @@ def test_a_server_that_leaves_while_it_is_looked_at_is_judged_by_what_was_seen()
     assert "not answered" in said["notes"][0]
 
 
+@pytest.mark.slow
+def test_a_server_that_opens_while_its_log_is_beside_it_is_a_cold_start(tmp_path: Path) -> None:
+    log = log_of(tmp_path, "headrace: loading smollm2", "serving smollm2 at http://127.0.0.1:8000")
+    seen = [None, None, PAGE.format(waiting=0, lost=0)]
+    with pages({"/metrics": seen, "/version": ['{"version": "0.32.0"}']}) as url:
+        with_log = doctor(url, log, "--for", "2s", "--json")
+    with pages({"/metrics": seen, "/version": ['{"version": "0.32.0"}']}) as url:
+        alone = doctor(url, "--for", "2s")
+
+    said = json.loads(with_log.stdout.splitlines()[-1])
+    assert said["findings"][0]["label"] == "cold_start_compile"
+    assert said["engine"] == "vllm"  # the live server's own word counts, not what a log looks like
+    assert alone.exit_code == 2
+
+
 def test_a_page_that_is_no_metrics_is_exit_code_2() -> None:
     with pages({"/metrics": ["<html>"]}) as url:
         assert doctor(url, "--for", "1s").exit_code == 2

@@ -90,11 +90,15 @@ def doctor(inputs: tuple[str, ...], **options: Unpack[Options]) -> None:
     `ps` output, a command in quotes, a record of `headrace bench`, a result of `vllm bench serve`,
     or what somebody wrote of an incident. - is standard input.
 
+    A server on this machine is also looked at from outside: who takes its cores, whether it was stopped.
+    One that does not answer yet is waited for where its log is given beside it.
+
     Exit code: 0 nothing that needs a change, 1 warnings, 3 critical, 2 the input cannot be read.
 
     \b
     Examples:
       headrace doctor localhost:8000
+      headrace doctor localhost:8000 server.log --for 60s
       headrace doctor vllm.log --details
       headrace doctor before.txt after.txt 'vllm serve M --max-num-seqs 64'
       kubectl logs POD | headrace doctor -
@@ -147,14 +151,22 @@ def _show(diagnosis: Diagnosis, options: Options, twin: Twin | None) -> None:
 
 
 def _read(inputs: Iterable[str], options: Options) -> Evidence:
-    # What is known beforehand comes first, what was seen last: it holds where they disagree.
-    parts = sorted((_read_one(text, options) for text in inputs), key=lambda e: bool(e.readings))
+    # A log goes on while the server is looked at, so it is read behind that. Merged, what is known beforehand
+    # comes first and the live server last: it holds where they disagree.
+    texts = sorted(inputs, key=_is_live, reverse=True)
+    patient = len(texts) > 1
+    read = [(_is_live(text), _read_one(text, options, patient=patient)) for text in texts]
+    parts = [e for _, e in sorted(read, key=lambda part: (bool(part[1].readings), part[0]))]
     if options["prometheus"] is not None:
         parts.append(from_prometheus(options["prometheus"], options["since"], options["api_key"]))
     return merged(parts)
 
 
-def _read_one(text: str, options: Options) -> Evidence:
+def _is_live(text: str) -> bool:
+    return text != "-" and not _is_file(Path(text)) and " " not in text.strip() and _is_address(text)
+
+
+def _read_one(text: str, options: Options, *, patient: bool = False) -> Evidence:
     if text == "-":
         return _from_stdin()
     path = Path(text)
@@ -166,7 +178,7 @@ def _read_one(text: str, options: Options) -> Evidence:
     if " " in text.strip():
         return _from_command(text)
     if _is_address(text):
-        return _sampled(text, options)
+        return _sampled(text, options, patient=patient)
     raise BadInput(f"{text} is no file, and no address", "http://HOST:PORT, or a whole command in quotes")
 
 
@@ -201,8 +213,9 @@ def _from_stdin() -> Evidence:
         return read_file(Path(file.name), "standard input")
 
 
-def _sampled(url: str, options: Options) -> Evidence:
-    sampler = Sampler(url, options["window"], options["api_key"])
+def _sampled(url: str, options: Options, *, patient: bool) -> Evidence:
+    """`patient`: one that does not answer is not refused, because something else tells why."""
+    sampler = Sampler(url, options["window"], options["api_key"], patient)
     console = Console(stderr=True)
     with console.status(f"looking at {sampler.url}") as status:
         sampler.watch(

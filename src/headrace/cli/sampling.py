@@ -1,17 +1,19 @@
 """A live server's /metrics, read again and again: what `headrace doctor URL` looks at.
 
-Sampler.window() -> Evidence of the last seconds
+Sampler.evidence() -> Evidence of the last seconds, of the server and of the machine where it is this one
 """
 
 import asyncio
+import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from headrace.core.errors import BadInput
-from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.evidence import Evidence, Reading
+from headrace.diagnose.readers import host
 from headrace.diagnose.readers.metrics import joined, read_page
 from headrace.diagnose.readers.prometheus import POINTS, query, read_range
 from headrace.net.client import base_url, server_version
@@ -22,20 +24,29 @@ SAMPLES = 10
 """In a window: enough to tell a peak from a steady load."""
 LEAST_EVERY_S = 0.5
 SCRAPE_TIMEOUT_S = 10.0
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass
 class Sampler:
     """Pages of one server, those of the last `window_s` kept. Raises `BadInput` if the first cannot be
-    had.
+    had, unless it is `patient`: then a server that does not answer yet is asked again.
     """
 
     url: str
     window_s: float
     api_key: str | None = None
+    patient: bool = False
     _pages: deque[tuple[float, Evidence]] = field(default_factory=deque[tuple[float, Evidence]])
     _missed: int = 0
+    _missed_at_first: int = 0
     _version: str = ""
+    _silent: str = ""
+    """Why the last sample was not answered; empty where it was."""
+    _began_at: float | None = None
+    _first_at: float | None = None
+    """When it was first asked, and when it first answered."""
+    _machine: "Machine | None" = None
 
     def __post_init__(self) -> None:
         self.url = base_url(self.url)
@@ -54,15 +65,19 @@ class Sampler:
             self.sample()
 
     def sample(self) -> None:
+        self._began_at = self._began_at or time.monotonic()
         try:
             body = asyncio.run(fetch(f"{self.url}/metrics", timeout_s=SCRAPE_TIMEOUT_S, api_key=self.api_key))
         except StreamBroke as error:
-            if not self._pages:
+            self._silent = str(error)
+            if not self._pages and not self.patient:
                 hint = "is it the address of a server with /metrics?"
                 raise BadInput(f"{self.url}/metrics: {error}", hint) from error
             self._missed += 1
+            self._missed_at_first += self._first_at is None
             return
-        now = time.monotonic()
+        now, self._silent = time.monotonic(), ""
+        self._first_at = self._first_at or now
         if not self._version:
             self._version = asyncio.run(server_version(self.url, api_key=self.api_key)) or "?"
         page = read_page(body.decode("utf-8", "replace").splitlines(), f"{self.url}/metrics")
@@ -70,14 +85,53 @@ class Sampler:
             raise BadInput(
                 f"{self.url}/metrics holds no metrics of a server we know", "vLLM, SGLang, llama.cpp or ours"
             )
+        self._machine = self._machine or Machine.under(self.url, page)
+        if self._machine is not None:
+            page |= self._machine.since_last(now)
         self._pages.append((now, page))
         while self._pages[-1][0] - self._pages[0][0] > self.window_s + self.every_s:
             self._pages.popleft()
 
     def evidence(self) -> Evidence:
-        found = joined(list(self._pages))
-        notes = (f"{self._missed} of the samples were not answered",) if self._missed else ()
-        return found | Evidence(version="" if self._version == "?" else self._version, notes=notes)
+        found = joined(list(self._pages)) | Evidence(readings=dict(self._silence()))
+        notes = (f"{self._missed} of the samples were not answered: {self._silent}".rstrip(": "),)
+        version = "" if self._version == "?" else self._version
+        return found | Evidence(version=version, notes=notes if self._missed else ())
+
+    def _silence(self) -> Iterator[tuple[str, Reading]]:
+        """How long it took to answer for the first time, where that was not at once."""
+        if self._began_at is not None and self._missed_at_first:
+            silent_s = (self._first_at or time.monotonic()) - self._began_at
+            for name, value in (("silent_s", silent_s), ("answers", float(not self._silent))):
+                yield f"server:{name}", Reading(f"server:{name}", (value,), self.url)
+
+
+class Machine:
+    """The one that a server on the loopback shares with us."""
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._before: host.Look | None = None
+
+    @classmethod
+    def under(cls, url: str, page: Evidence) -> "Machine | None":
+        """None where the server is elsewhere, or not to be seen."""
+        parts, started_at = urlsplit(url), page.number("process_start_time_seconds")
+        if parts.hostname not in LOOPBACK or parts.port is None or started_at is None:
+            return None
+        server = host.find_server(parts.port, started_at)
+        return None if server is None else cls(server)
+
+    def since_last(self, now: float) -> Evidence:
+        before, self._before = self._before, host.look(self._server, now)
+        if before is None or self._before is None:
+            return Evidence()
+        return host.between(before, self._before, _cores(), os.getpid())
+
+
+def _cores() -> int:
+    """That we may use, and so may the server where nobody said otherwise."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def from_prometheus(url: str, since_s: float, api_key: str | None = None) -> Evidence:

@@ -13,6 +13,7 @@ from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of
 from headrace.diagnose.rules import (
+    arrivals,
     bill,
     cache,
     client,
@@ -24,13 +25,17 @@ from headrace.diagnose.rules import (
     long_prompts,
     machine,
     memory,
+    neighbours,
     over_time,
     pool,
+    prefixes,
     queue,
     reading,
     settings,
     speed,
     standstill,
+    start,
+    steps,
     sweeps,
     warned,
 )
@@ -40,6 +45,9 @@ Rule = Callable[[Evidence], Iterator[Finding]]
 
 _ROOMS = (
     bill,
+    start,
+    neighbours,
+    steps,
     memory,
     crash,
     settings,
@@ -56,6 +64,8 @@ _ROOMS = (
     cpu,
     over_time,
     cache,
+    prefixes,
+    arrivals,
     client,
     generator,
     reading,
@@ -122,7 +132,7 @@ def _suspicion(e: Evidence) -> Iterator[Finding]:
 def _cannot_tell(e: Evidence) -> Iterator[Finding]:
     """Nothing stands out. A server seen at work without waits is healthy; anything else is not known."""
     load = load_of(e)
-    if load.running and load.waiting and load.peak_waiting == 0 and load.peak_kv < 0.9:
+    if load.running and load.waiting and not load.waits and load.peak_kv < 0.9:
         return
     yield Finding(
         Label.UNDETERMINED,

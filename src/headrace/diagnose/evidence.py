@@ -3,8 +3,8 @@
     files, scrapes, flags --readers--> Evidence --rules--> findings
 
 Everything is a `Reading` under a name with a prefix: `vllm:…` and `sglang:…` metrics, `log:…` the periodic
-line, `startup:…` what start-up printed, `client:…` outside the server, `gpu:…` and `host:…` the machine,
-`workload:…` and `hardware:…` what a person told. Log lines with a meaning of their own are `Event`s.
+line, `startup:…` what start-up printed, `client:…` outside the server, `gpu:…`, `host:…` and `machine:…` the
+machine, `workload:…` and `hardware:…` what a person told. Log lines with a meaning of their own are `Event`s.
 """
 
 import re
@@ -155,7 +155,7 @@ class Evidence:
 
 LAST_OF_V0 = (0, 7, 3)
 """Before V1 was the default."""
-SERIES = frozenset({"vllm", "sglang", "llamacpp", "headrace", "log", "process", "http"})
+SERIES = frozenset({"vllm", "sglang", "llamacpp", "headrace", "log", "process", "http", "machine"})
 """Prefixes whose readings come again with every scrape."""
 
 

@@ -52,6 +52,9 @@ _OF_PART = re.compile(
 _SPLIT = re.compile(r"_(?:by|per)_(?:engine|pod|replica|instance|rank|dp|node|worker|server|gpu)s?$")
 
 
+ENOUGH_LOOKS, FEW, NOW_AND_THEN = 6, 2, 0.3
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Series, oldest first; empty where nothing says it. `names`: the reading each was taken from."""
@@ -78,6 +81,15 @@ class Load:
             return float(self.peak_waiting > 0 and self.peak_kv < full)
         seen = [kv < full for kv, waiting in zip(self.kv, self.waiting, strict=True) if waiting > 0]
         return sum(seen) / len(seen) if seen else 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests wait at more than a few looks: one is on its way to the engine now and then, or
+        waits for the step in flight.
+        """
+        if len(self.waiting) < ENOUGH_LOOKS or self.peak_waiting > FEW:
+            return self.peak_waiting > 0
+        return sum(waiting > 0 for waiting in self.waiting) >= NOW_AND_THEN * len(self.waiting)
 
     @property
     def peak_running(self) -> float:
@@ -157,11 +169,16 @@ def increase(e: Evidence, *names: str) -> float | None:
     """How much a counter grew over the scrapes; its whole value where there is one scrape."""
     for name in names:
         values = e.series(name)
-        if len(values) > 1 and name.endswith("_total") and min(values) >= 0:
+        if len(values) > 1 and _is_counter(name) and min(values) >= 0:
             return sum(max(0.0, later - earlier) for earlier, later in itertools.pairwise(values))
         if values:
             return values[-1]
     return None
+
+
+def _is_counter(name: str) -> bool:
+    """By its name, with or without labels: foo_total, foo_bucket{le=0.1}."""
+    return name.partition("{")[0].endswith(("_total", "_sum", "_count", "_bucket"))
 
 
 def mean_of(e: Evidence, histogram: str) -> float | None:

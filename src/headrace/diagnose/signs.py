@@ -77,11 +77,19 @@ def _holds(sign: Sign, told: str, seen: set[str]) -> str | None:
     return f"{sign.says} ({found[0].strip()})" if found else None
 
 
+_ALWAYS_THERE = (
+    *("vllm:", "headrace:", "sglang:", "llamacpp:", "process_", "http_"),
+    *("log:", "hardware:", "startup:", "machine:", "server:"),
+)
+
+
 def words_of(e: Evidence) -> str:
-    """What was told of what happens, as words: names of numbers, texts. What a machine has is no sign."""
+    """What was told of what happens, as words: names of numbers, texts. What a machine has is no sign, nor
+    are the names that a server gives its metrics, whatever they count.
+    """
     parts = list[str]()
     for reading in e.readings.values():
-        if not reading.name.startswith(("vllm:", "process_", "log:", "hardware:", "startup:")):
+        if not reading.name.startswith(_ALWAYS_THERE):
             parts.append(f"{reading.name.partition(':')[2]} {'' if reading.numbers else reading.text}")
     parts += [event.text for event in e.of("error")]
     text = " | ".join(parts)[:_LONGEST_CORPUS].lower()

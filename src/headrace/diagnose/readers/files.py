@@ -26,6 +26,8 @@ _SCRIPT_LINES = 400
 _LOG_LINE = re.compile(
     r"(?m)^(?:\([A-Za-z_]+[^)]*\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|^\[?\d{4}-\d\d-\d\d|Traceback"
 )
+_OUR_LOG = re.compile(r"(?m)^headrace: (?:loading|converting) |^serving \S+ at https?://")
+"""It begins with what our server says of itself, in words and a table, which is no report of a person's."""
 _JSON_LINES = re.compile(r"(?m)^\{.*\}$\n\{")
 """A log whose lines are wrapped in JSON, as container run-times keep them."""
 _YAML = re.compile(r"(?m)^(?:apiVersion|kind|services|containers|servingEngineSpec|spec|args|command|image):")
@@ -45,10 +47,11 @@ def read_file(path: Path, name: str = "") -> Evidence:
     head = source.head()
     if not head.strip():
         raise BadInput(f"{source.name} is empty")
-    logged = _LOG_LINE.search(head) is not None
+    ours = _OUR_LOG.search(head) is not None
+    logged = ours or _LOG_LINE.search(head) is not None
     if head.lstrip().startswith("{") and not _LOG_LINE.search(head[:200]) and not _JSON_LINES.search(head):
         return _read_json_file(source, source.name)
-    spoken = len(head) < LONGEST_HEAD and is_report(head)
+    spoken = not ours and len(head) < LONGEST_HEAD and is_report(head)
     if is_page(head) and not logged and not spoken:
         return _read_pages(source, path.stat().st_size)
     if _YAML.search(head) and not logged and not spoken:

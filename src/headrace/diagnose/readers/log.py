@@ -143,6 +143,8 @@ class _Reader:
             self._engine = "sglang"
         elif kind.startswith("llama"):
             self._engine = "llama.cpp"
+        elif text.startswith(("headrace: ", "serving ")) or ", Waited for: " in text:
+            self._engine = "headrace"
         elif not self._engine and (kind == "stats" or "vllm" in text.lower()):
             self._engine = "vllm"
 

@@ -14,7 +14,10 @@ from headrace.diagnose.load import increase
 WORTH_NAMING = 0.35
 """Share of the TTFT."""
 LEAST_TTFT_S = 0.2
+LEAST_PART_S = 0.25
+"""Of a mean TTFT in one budget: less is worth knowing, and no reason to change anything."""
 LEAST_WAITED_S = 1.0
+_SYMPTOMS = frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE, Label.CPU})
 
 _MEANS = {
     Cause.FRONT_END: (Label.CPU, "cores for the front end; shorter prompts"),
@@ -50,7 +53,8 @@ def largest_part(e: Evidence) -> Iterator[Finding]:
     if seconds < WORTH_NAMING * whole:
         return
     ranked = sorted(parts.items(), key=lambda item: -item[1])[:4]
-    severity = Severity.NOTE if cause is Cause.OWN_PREFILL else Severity.WARNING
+    notable = cause is not Cause.OWN_PREFILL and mean_s * seconds / whole >= LEAST_PART_S
+    severity = Severity.WARNING if notable else Severity.NOTE
     claim = (
         f"{seconds / whole:.0%} of a mean TTFT of {mean_s:.2f} s is {cause.replace('_', ' ')}, says the "
         f"server's bill"
@@ -64,14 +68,15 @@ def _named(
 ) -> Finding:
     """The budget that a part of the bill is a wait for."""
     label, change = _MEANS[cause]
+    own = cause is Cause.OWN_PREFILL
     return Finding(
         label,
         claim,
         facts,
         Advice(change, effect, "headrace simulate shows both sides", verify),
         severity,
-        0.9,
-        explains=frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE, Label.CPU} - {label}),
+        0.5 if own else 0.9,  # sure too, but it asks for nothing
+        explains=frozenset({Label.UNDETERMINED}) if own else _SYMPTOMS - {label},
     )
 
 
@@ -85,8 +90,8 @@ def waits_now(e: Evidence) -> Iterator[Finding]:
         c: increase(e, name.format(c.value)) or 0.0 for c in Cause if len(e.series(name.format(c.value))) > 1
     }
     whole = sum(grown.values())
-    if whole < LEAST_WAITED_S:
-        return
+    if whole < LEAST_WAITED_S or whole < LEAST_TTFT_S * (_count(e) or 0.0):
+        return  # the beat of the steps: everybody waits for the one in flight
     cause, seconds = max(grown.items(), key=lambda item: item[1])
     claim = (
         f"Requests wait for {cause.replace('_', ' ')}: {seconds:.1f} of {whole:.1f} seconds that they waited "

@@ -23,10 +23,10 @@ def misses(e: Evidence) -> Iterator[Finding]:
     """Hits need a shared beginning of at least one block (on hybrid models 500 to 2,000 tokens), on the
     same replica, not evicted meanwhile; a rate of 0 with other traffic is right.
     """
-    if e.engine == "llama.cpp" or _is_off(e):
+    if e.engine == "llama.cpp" or is_off(e):
         return
     rate, names = hit_rate(e)
-    shared = _shared_tokens(e)
+    shared = shared_tokens(e)
     block = block_size(e)
     repeats = bool(
         re.search(
@@ -34,7 +34,9 @@ def misses(e: Evidence) -> Iterator[Finding]:
         )
     )
     recurrent = bool(e.flags.get("mamba-cache-mode")) or bool(_HYBRID.search(f"{e.told()} {model_of(e)}"))
-    wanted = e.is_on("enable-prefix-caching") and rate == 0.0
+    # What the server tells of itself is its default, and nobody's wish.
+    told = not e.where("enable-prefix-caching").endswith("cache_config_info")
+    wanted = told and e.is_on("enable-prefix-caching") and rate == 0.0
     if (
         rate is None
         or rate > LOW_RATE
@@ -78,7 +80,7 @@ def _miss(
     )
 
 
-def _is_off(e: Evidence) -> bool:
+def is_off(e: Evidence) -> bool:
     given = e.flags.get("enable-prefix-caching")
     return (
         (given is not None and given.value is False)
@@ -123,7 +125,7 @@ def block_size(e: Evidence) -> float | None:
     )
 
 
-def _shared_tokens(e: Evidence) -> float | None:
+def shared_tokens(e: Evidence) -> float | None:
     for reading in e.under("workload:"):
         if re.search(r"shared|prefix|system_prompt", reading.name) and reading.last and reading.last > 1:
             return reading.last
@@ -245,7 +247,7 @@ def turned_off(e: Evidence) -> Iterator[Finding]:
     """Without prefix caching every request computes the shared beginning again, whoever computed it
     before.
     """
-    if _is_off(e) and re.search(r"shared|system.?prompt|multi.?turn|conversation|repeat", _told_names(e)):
+    if is_off(e) and re.search(r"shared|system.?prompt|multi.?turn|conversation|repeat", _told_names(e)):
         name = next((n for n in ("enable-prefix-caching", "disable-radix-cache") if n in e.flags), "")
         yield Finding(
             Label.PREFIX_MISS,

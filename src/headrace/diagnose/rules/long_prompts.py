@@ -157,7 +157,8 @@ def prompts_faster_than_prefill(e: Evidence) -> Iterator[Finding]:
     cap = e.flag("max-num-seqs")
     tokens_bind = load.waits_with_room(KV_FULL) > 0.5 and not (cap and load.peak_running >= 0.98 * cap)
     known = load.prompted and max(load.prompted) > 0 and sum(load.prompted) > 5 * sum(load.generated)
-    if e.engine == "sglang" or start_failed(e) or not tokens_bind or not known or not load.peak_running:
+    idle = not load.peak_running or not load.waits
+    if e.engine == "sglang" or start_failed(e) or not tokens_bind or not known or idle:
         return
     at_work = [rate for rate, waiting in zip(load.prompted, load.waiting, strict=False) if waiting > 0]
     pinned = len(at_work) >= 3 and min(at_work) > (1 - PINNED) * max(at_work)

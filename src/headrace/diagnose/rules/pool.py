@@ -64,7 +64,7 @@ def head_does_not_fit(e: Evidence) -> Iterator[Finding]:
     cap = e.flag("max-num-seqs")
     still = len(load.prompted) >= 2 and max(load.prompted) == 0 and len(load.waiting) == len(load.prompted)
     still = still or (not load.prompted and _stands(load))
-    stuck = still and min(load.waiting) > 0 and min(load.running, default=0.0) >= 1
+    stuck = still and min(load.waiting, default=0.0) > 0 and min(load.running, default=0.0) >= 1
     at_cap = bool(cap and load.peak_running >= cap) or load.peak_running in ROUND_CAPS
     if stuck and not at_cap and 0.5 <= load.peak_kv < KV_FULL:
         yield Finding(

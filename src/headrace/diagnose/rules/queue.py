@@ -15,6 +15,7 @@ from headrace.diagnose.rules.support import (
     concurrency,
     fact,
     load_facts,
+    on_cpu,
     said,
     start_failed,
 )
@@ -89,14 +90,20 @@ def _gave_way(load: Load) -> bool:
 
 def more_kv(e: Evidence) -> str:
     used = e.flag("gpu-memory-utilization")
+    fewer = "--max-num-seqs so low that running requests fit at their full length"
+    if (blocks := e.flag("num-gpu-blocks-override")) is not None:
+        return f"leave --num-gpu-blocks-override {blocks:.0f} out, or raise it; or {fewer}"
+    if e.engine == "headrace":
+        return f"--kv-cache-memory-bytes higher, --num-gpu-blocks-override left out if it is set, or {fewer}"
+    if e.engine == "vllm" and on_cpu(e):
+        return f"VLLM_CPU_KVCACHE_SPACE higher (GiB), or {fewer}"
     if e.engine == "sglang":
         return "--mem-fraction-static higher, or --max-running-requests lower, so that what runs fits"
     if e.engine == "llama.cpp":
         return "--ctx-size higher, or --parallel lower"
     if used is not None and used < 0.85:
         return f"--gpu-memory-utilization {used:g} -> 0.90 (the pool grows by what the card has left)"
-    cap = "--max-num-seqs so low that running requests fit at their full length"
-    return f"--kv-cache-dtype fp8 (twice the tokens), another replica, or {cap}"
+    return f"--kv-cache-dtype fp8 (twice the tokens), another replica, or {fewer}"
 
 
 def kv_full(e: Evidence) -> Iterator[Finding]:
@@ -262,13 +269,7 @@ def waits_for_something(e: Evidence) -> Iterator[Finding]:
     tells.
     """
     load = load_of(e)
-    if (
-        load.peak_waiting < 1
-        or load.peak_kv >= KV_FULL
-        or not load.peak_running
-        or start_failed(e)
-        or not load.kv
-    ):
+    if not load.waits or load.peak_kv >= KV_FULL or not load.peak_running or start_failed(e) or not load.kv:
         return
     yield Finding(
         Label.QUEUEING,
