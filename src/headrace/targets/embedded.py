@@ -21,13 +21,14 @@ _ERROR = re.compile(r"error|exception|killed|refused", re.IGNORECASE)
 
 
 class EmbeddedServer(ServerProcess):
-    """One `headrace serve` process."""
+    """One `headrace serve` process, at a free port unless `port` names one."""
 
     def __init__(
         self,
         model: str,
         overrides: Overrides,
         *,
+        port: int = 0,
         start_bound_s: float = 120.0,
         stop_bound_s: float = 10.0,
         program: Sequence[str] = (sys.executable, "-m", "headrace"),
@@ -35,7 +36,7 @@ class EmbeddedServer(ServerProcess):
         arguments = ["serve", model, *as_flags(overrides)]
         super().__init__(
             Launch(
-                words=[*program, *arguments, "--host", "127.0.0.1", "--port", "0"],
+                words=[*program, *arguments, "--host", "127.0.0.1", "--port", str(port)],
                 shown=shlex.join(["headrace", *arguments]),
                 ready=_address,
                 why=_telling_line,

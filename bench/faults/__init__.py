@@ -1,0 +1,1 @@
+"""Faults made on purpose on a live server, and what the doctor says of each."""
