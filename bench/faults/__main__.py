@@ -7,8 +7,8 @@ a line a fault, a table, then with --json as the last line:
 {"embedded": {"right": 11, "of": 11, "healthy_clean": true, "wrong": [], "disturbed": []}}
 
 `disturbed` names faults during which others took more than 0.35 of a core and the server's threads had to
-wait for one: do those again on a quieter machine. With --record FILE.jsonl the runs of several calls count
-together, the last one of each fault.
+wait for one, three times over: do those again on a quieter machine. With --record FILE.jsonl the runs of
+several calls count together, the last one of each fault.
 Exit code 1 if one is wrong. Linux only. vLLM is taken from .vllm, which `make vllm` makes.
 """
 

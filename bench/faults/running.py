@@ -70,6 +70,16 @@ async def examine(
     return Examined(_decoded(out), code, error, time.monotonic() - began_at, *noise)
 
 
+def others_cores(server: ServerProcess, for_s: float) -> float:
+    """That others keep busy during that time; 0 where the machine does not tell."""
+    before = host.look(server.session, time.monotonic())
+    time.sleep(for_s)
+    after = host.look(server.session, time.monotonic())
+    if before is None or after is None:
+        return 0.0
+    return host.between(before, after, 0, os.getpid()).number("machine:cores_of_others") or 0.0
+
+
 async def examine_start(server: ServerProcess, url: str, for_s: float) -> Examined:
     """On one that another thread is starting."""
     began_at = time.monotonic()

@@ -17,7 +17,7 @@ Pretend = Callable[..., ServerProcess]
 
 
 def embedded(how: str, overrides: Overrides | None = None, **bounds: float) -> EmbeddedServer:
-    return EmbeddedServer(how, overrides or {}, program=(sys.executable, str(PRETEND)), **bounds)
+    return EmbeddedServer(how, overrides or {}, port=0, program=(sys.executable, str(PRETEND)), **bounds)
 
 
 def vllm_in(folder: Path) -> Pretend:
