@@ -12,7 +12,7 @@ import pytest
 from headrace.core.errors import TargetFailed
 from headrace.net.client import served_models
 from headrace.net.ports import reserved_port
-from headrace.targets.vllm import SERVED_NAME, VllmInstallation, VllmServer, telling_line
+from headrace.targets.vllm import SERVED_NAME, VllmInstallation, VllmServer, command_of, telling_line
 from tests.targets.test_contract import eventually, is_gone
 
 INSTALLATION = VllmInstallation(Path(__file__).parents[2] / ".vllm")
@@ -53,6 +53,15 @@ def test_the_command_has_what_a_cpu_needs_and_can_be_typed_as_it_is() -> None:
     assert server.command.startswith("VLLM_CPU_KVCACHE_SPACE=2 HF_HUB_OFFLINE=1 ")
     assert "'my vllm/bin/vllm' serve 'my vllm/model' --dtype float32 --enforce-eager" in server.command
     assert server.command.endswith("--max-num-seqs 16 --host 127.0.0.1 --port 4711")
+
+
+def test_what_a_person_types_has_nothing_that_only_a_trial_needs() -> None:
+    here = VllmInstallation(Path("v"))
+    assert command_of(here, {"max_num_seqs": 16}) == (
+        "VLLM_CPU_KVCACHE_SPACE=1 v/bin/vllm serve v/model --dtype float32 --enforce-eager --max-num-seqs 16"
+    )
+    # The variable would have the last word.
+    assert command_of(here, {"kv_cache_memory_bytes": 2**31}).startswith("v/bin/vllm serve ")
 
 
 @pytest.mark.slow

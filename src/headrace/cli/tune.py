@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import sys
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -36,6 +38,7 @@ from headrace.report.tuning.as_json import tuning_json
 from headrace.report.tuning.page import tuning_page
 from headrace.report.tuning.text import tuning_text
 from headrace.report.tuning.tuning import Tuning
+from headrace.targets.flags import with_settings
 from headrace.workload.mixed import MixedWorkload
 
 EXIT_CODES = {Verdict.INCONCLUSIVE: 3, Verdict.UNREACHABLE: 4, Verdict.DRIFTED: 5}
@@ -210,9 +213,22 @@ def tune(words: tuple[str, ...], **options: Unpack[Options]) -> None:
             except KeyboardInterrupt:
                 click.echo(f"interrupted; the same command goes on from {journal.folder}", err=True)
                 raise
+    tuning = replace(tuning, resume=_resume(tuning, asked.time.budget_s))
     _report(tuning, options, manifest)
     if code := _exit_code(tuning):
         raise SystemExit(code)
+
+
+def _resume(tuning: Tuning, budget_s: float) -> str:
+    """The command that goes on from here: the same, with more time where there was too little."""
+    words = sys.argv[1:]
+    if tuning.is_interrupted:
+        return shlex.join(["headrace", *words])
+    if tuning.conclusion is None or tuning.conclusion.verdict is not Verdict.INCONCLUSIVE:
+        return ""
+    end = words.index("--") if "--" in words else len(words)
+    longer = with_settings(words[:end], {"budget": f"{2 * budget_s:.0f}s"})
+    return shlex.join(["headrace", *longer, *words[end:]])
 
 
 def _exit_code(tuning: Tuning) -> int:

@@ -28,7 +28,7 @@ from headrace.net.ports import reserved_port
 from headrace.net.server_facts import ServerFacts
 from headrace.targets.embedded import EmbeddedServer
 from headrace.targets.flags import as_flags
-from headrace.targets.vllm import CommandServer, VllmInstallation, VllmServer, own_command
+from headrace.targets.vllm import CommandServer, VllmInstallation, VllmServer, command_of, own_command
 from headrace.tune.levers import Has
 
 VLLM_GPU = Limits(batched_tokens=2048, num_seqs=256)
@@ -174,7 +174,7 @@ class VllmTarget:
             yield server
 
     def command(self, overrides: Overrides) -> str:
-        return VllmServer(self.installation, overrides, port=8000).command
+        return command_of(self.installation, overrides)
 
     def start(self, facts: ServerFacts) -> Overrides:
         return _vllm_start(facts, DEFAULTS)

@@ -98,6 +98,13 @@ class VllmServer(ServerProcess):
         )
 
 
+def command_of(installation: VllmInstallation, overrides: Overrides, kv_cache_gib: int = 1) -> str:
+    """What a person types to serve its model with those settings, without what only a trial needs."""
+    words = [str(installation.program), "serve", str(installation.model), *_CPU, *as_flags(overrides)]
+    space = "" if _KV_BYTES in overrides else f"{_KV_SPACE}={kv_cache_gib} "
+    return space + shlex.join(words)
+
+
 class CommandServer(ServerProcess):
     """One server that starts by a person's own words, as `vllm serve MODEL --max-num-seqs 64`.
 
