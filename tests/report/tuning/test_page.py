@@ -91,7 +91,7 @@ def test_a_run_without_a_result_says_why() -> None:
 
 def test_levers_have_their_knee_and_what_each_step_costs() -> None:
     text = improved_page().text
-    assert "The knee is at 512" in text
+    assert "the knee is at 512" in text
     assert "2048 -> 4096: +1 % throughput, P95 TTFT x 1.2" in text
     assert "Nothing here depends on max_num_seqs." in text
 

@@ -60,10 +60,11 @@ def headline(tuning: Tuning, sides: Compared) -> Headline:
         case Verdict.NOTHING_BETTER:
             return _nothing_better(tuning, worst)
         case Verdict.INCONCLUSIVE:
-            said = f"{found.why}.{_so_far(worst)}"
             if tuning.is_interrupted:
-                return Headline("INTERRUPTED", f"{said} What was measured is kept.")
-            return Headline(WORD[found.verdict], f"{said} A larger --budget decides it.")
+                ran = f"it was stopped after {many(len(tuning.runs), 'run')}"
+                return Headline("INTERRUPTED", f"{ran}.{_so_far(worst)} What was measured is kept.")
+            said = f"{found.why}.{_so_far(worst)} A larger --budget decides it."
+            return Headline(WORD[found.verdict], said)
 
 
 def _advised(tuning: Tuning, worst: Row | None) -> Headline:

@@ -6,7 +6,7 @@ Tuning --tuning_page--> verdict and tiles | before and after | bills | what to c
 The sentences are those of the terminal (`report.tuning.text`); what the terminal has no room for is here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 
 from headrace import __version__
@@ -36,6 +36,8 @@ from headrace.report.tuning.words import (
 from headrace.report.units import seconds
 
 _TONES = {Verdict.IMPROVED: Tone.GOOD, Verdict.NOTHING_BETTER: Tone.GOOD, Verdict.UNREACHABLE: Tone.BAD}
+WIDEST = 10.0
+"""Factor from a figure to the end of its interval, beyond which the interval tells nothing."""
 GLOSSARY = (
     "TTFT: time to first token, from when a request was due. ITL: time between two tokens of an answer. P95: "
     "95 of 100 are at most this long. Load 1 is the workload's own rate. Ratio: a measured percentile by its "
@@ -112,7 +114,7 @@ def _compared(tuning: Tuning, sides: Compared) -> Iterator[Section]:
     runs = f"Start: {_runs(before)}."
     if after is not None:
         runs += f" {now.capitalize()}: {_runs(after)}, its settings {named_words(after.overrides)}."
-    cells = [_row(row) for row in sides.rows] + _total_rows(before, after, sides)
+    cells = [_row(tuning, row) for row in sides.rows] + _total_rows(before, after, sides)
     fell = tuple(
         f"Under the {word} the queue grew for as long as requests came: its waits tell how long the run was."
         for word, side in (("start", before), (now, after))
@@ -120,9 +122,9 @@ def _compared(tuning: Tuning, sides: Compared) -> Iterator[Section]:
     )
     head = ("class", "figure", "start", "95 % sure", now, "95 % sure", "change", "limit", "met")
     yield Section(
-        f"Before and after, at {load_words(tuning, before.load)}",
+        f"{'The start' if after is None else 'Before and after'}, at {load_words(tuning, before.load)}",
         sentences=(f"{runs} Intervals are of the mean over runs, from what repeated runs differ by.", *fell),
-        table=Table(head, tuple(cells), frozenset({0, 1, 8})),
+        table=_filled(Table(head, tuple(cells), frozenset({0, 1, 8}))),
     )
 
 
@@ -130,9 +132,10 @@ def _runs(side: Side) -> str:
     return "1 run" if len(side.grades) == 1 else f"{len(side.grades)} runs"
 
 
-def _row(row: Row) -> tuple[str, ...]:
+def _row(tuning: Tuning, row: Row) -> tuple[str, ...]:
     last = row.after or row.before
-    limit = row.objective.limit_s if row.objective else None
+    is_asked = row.objective is not None and not (tuning.goal.is_relative and row.after is None)
+    limit = row.objective.limit_s if row.objective and is_asked else None
     return (
         row.request_class or "all",
         row.label,
@@ -144,11 +147,27 @@ def _row(row: Row) -> tuple[str, ...]:
     )
 
 
+def _filled(table: Table) -> Table:
+    """Without the columns in which nothing stands."""
+    kept = [at for at in range(len(table.head)) if any(row[at] for row in table.rows)]
+    return Table(
+        tuple(table.head[at] for at in kept),
+        tuple(tuple(row[at] for at in kept) for row in table.rows),
+        frozenset(place for place, at in enumerate(kept) if at in table.texts),
+    )
+
+
 def _cells(figure: Figure | None) -> tuple[str, str]:
     if figure is None:
         return "", ""
-    between = figure.interval
-    return time_words(figure.value), f"{seconds(between[0])} to {seconds(between[1])}" if between else ""
+    return time_words(figure.value), _between(figure, seconds)
+
+
+def _between(figure: Figure, words: Callable[[float], str]) -> str:
+    if figure.interval is None:
+        return ""
+    low, high = figure.interval
+    return f"{words(low)} to {words(high)}" if high < WIDEST * figure.value else "runs differ too much"
 
 
 def _total_rows(before: Side, after: Side | None, sides: Compared) -> list[tuple[str, ...]]:
@@ -164,10 +183,7 @@ def _total_rows(before: Side, after: Side | None, sides: Compared) -> list[tuple
 
 
 def _amount(figure: Figure | None) -> tuple[str, str]:
-    if figure is None:
-        return "", ""
-    between = figure.interval
-    return f"{figure.value:.4g}", f"{between[0]:.4g} to {between[1]:.4g}" if between else ""
+    return ("", "") if figure is None else (f"{figure.value:.4g}", _between(figure, "{:.4g}".format))
 
 
 def _change(before: Figure | None, after: Figure | None) -> str:

@@ -67,14 +67,13 @@ def _curve(tuning: Tuning, curve: Curve) -> Section:
     labels = [_marked(curve, point, tuning.server.start.get(curve.lever)) for point in points]
     return Section(
         curve.lever,
-        sentences=(f"The knee is at {value_words(curve.lever, curve.knee)}: beyond it nothing more is won.",),
+        sentences=(f"By nearness to the limits the knee is at {value_words(curve.lever, curve.knee)}.",),
         charts=(factor_lines("Multiples of the answer's figures", labels, series),) if series else (),
-        items=curve.steps,
-        table=_figures(points, labels),
+        table=_figures(curve, points, labels),
     )
 
 
-def _figures(points: Sequence[CurvePoint], labels: Sequence[str]) -> Table:
+def _figures(curve: Curve, points: Sequence[CurvePoint], labels: Sequence[str]) -> Table:
     """What the lines are drawn from."""
     names = sorted(
         {each.request_class for point in points if (grade := _calm(point)) for each in grade.classes}
@@ -86,7 +85,9 @@ def _figures(points: Sequence[CurvePoint], labels: Sequence[str]) -> Table:
         "output tokens/s",
         *(f"P95 TTFT, {name or 'all'}" for name in names),
         "worst ratio",
+        "what the step to it costs",
     )
+    steps = dict(zip((point.value for point in curve.points[1:]), curve.steps, strict=False))
     rows = tuple(
         (
             label,
@@ -94,10 +95,11 @@ def _figures(points: Sequence[CurvePoint], labels: Sequence[str]) -> Table:
             rate_words(grade.output_tokens_per_s) if (grade := _calm(point)) else "-",
             *(_or_dash(_ttft_s(grade, name)) for name in names),
             grade_words(point.grade),
+            steps.get(point.value, ""),
         )
         for label, point in zip(labels, points, strict=True)
     )
-    return Table(head, rows)
+    return Table(head, rows, frozenset({0, len(head) - 1}))
 
 
 def _or_dash(amount_s: float | None) -> str:
