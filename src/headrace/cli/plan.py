@@ -13,6 +13,7 @@ from headrace.capacity.deployment import Deployment
 from headrace.capacity.gpus import GPUS, Dtype, Gpu
 from headrace.capacity.plan import Plan, plan_of
 from headrace.capacity.starting import starting_points
+from headrace.cli.plan_fit import USUAL_TRAFFIC, rank, usual_requests
 from headrace.cli.plan_model import PlannedModel, model_from
 from headrace.cli.plan_options import (
     SECTIONS,
@@ -24,9 +25,11 @@ from headrace.cli.plan_options import (
     wants_longest,
 )
 from headrace.cli.sections import SectionedCommand
-from headrace.core.errors import BadInput
+from headrace.core.errors import BadInput, NeverFits
+from headrace.core.objective import parse_objectives
 from headrace.report.plan import flag_of, print_crowd, print_plan, print_starting_points
 from headrace.report.plan_cards import cards_json, print_cards
+from headrace.report.plan_fit import fits_json, print_fits
 from headrace.report.plan_json import plan_json
 from headrace.workload.readers import ReadTrace, read_trace
 from headrace.workload.slices import Slice
@@ -56,9 +59,13 @@ def plan(model: str | None, **options: Unpack[PlanOptions]) -> None:
       headrace plan llama-3.1-70b --gpu h100 -tp 2
       headrace plan Qwen/Qwen3-32B --gpu l40s -q fp8 --max-model-len auto
       headrace plan ./config.json --gpu a100-80 --workload chats.jsonl
+      headrace plan qwen3-8b --gpu h100 --fit --slo "p95 ttft < 500ms"
     """
     planned = model_from(model, options, options["revision"])
     trace = _read(options)
+    if options["fit"]:
+        _fit(planned, trace, options)
+        return
     if options["gpu"] is None:
         _plan_cards(planned, options)
         return
@@ -114,6 +121,39 @@ def _plan(deployment: Deployment, model: PlannedModel, options: PlanOptions) -> 
     if wants_longest(options) and plan.longest:
         plan = plan_of(deployment, replace(plan.asked, max_model_len=plan.longest))
     return plan
+
+
+def _fit(model: PlannedModel, trace: ReadTrace | None, options: PlanOptions) -> None:
+    """Every card on the fewest GPUs that hold it, or one card on all numbers that do."""
+    objectives = parse_objectives(options["slo"])
+    if options["gpu"] is None:
+        plans = [_plan_on(gpu_of(name, options), model, options) for name in GPUS]
+    else:
+        gpu, sizes = gpu_of(options["gpu"], options), Deployment.possible_sizes(model.shape.num_heads)[:4]
+        plans = [_plan(deployment_on(gpu, size, model, options), model, options) for size in sizes]
+    plans = [each for each in plans if each.fits]
+    if not plans:
+        raise NeverFits(
+            f"{model.shape.name} fits on none of these cards at max_model_len "
+            f"{options['max_model_len'] or model.shape.max_model_len}",
+            "the same without --fit says by how much; --max-model-len auto takes what fits",
+        )
+    requests = usual_requests() if trace is None else trace.requests
+    name = options["workload"].name if options["workload"] is not None else ""
+    traffic = f"{name}, {len(requests):,} requests" if name else USUAL_TRAFFIC
+    found = rank(
+        plans,
+        requests,
+        objectives,
+        counts_replicas=trace is not None,
+        on_done=lambda done: click.echo(f"{done} of {len(plans)} cards simulated", err=True),
+    )
+    said = "; ".join(map(str, objectives))
+    print_fits(found, said, traffic, Console(highlight=False))
+    if options["as_json"]:
+        click.echo(json.dumps(fits_json(found, said, traffic)))
+    if all(each.rate is None for each in found):
+        raise SystemExit(EXIT_DOES_NOT_FIT)
 
 
 def _plan_cards(model: PlannedModel, options: PlanOptions) -> None:

@@ -15,6 +15,7 @@ from headrace.capacity.deployment import Deployment
 from headrace.capacity.gpus import GIB, Dtype, Gpu, gpu_named
 from headrace.capacity.plan import Asked
 from headrace.cli.costs import default_limits
+from headrace.cli.plan_fit import USUAL_SLO
 from headrace.cli.plan_model import PlannedModel, ShapeOptions, weight_format
 from headrace.cli.quantity import AUTO, LENGTH, QUANTITY
 from headrace.core.errors import BadInput
@@ -50,6 +51,8 @@ class PlanOptions(ShapeOptions):
     vllm_version: str
     workload: Path | None
     first: int | None
+    fit: bool
+    slo: str
     revision: str | None
     as_json: bool
 
@@ -64,7 +67,7 @@ SECTIONS = {
         *("gpu_memory_utilization", "kv_cache_memory_bytes", "max_model_len", "max_num_batched_tokens"),
         *("max_num_seqs", "block_size", "enforce_eager", "enable_prefix_caching", "vllm_version"),
     ),
-    "Traffic": ("workload", "first"),
+    "Traffic": ("workload", "first", "fit", "slo"),
     "A model in numbers": (
         *("layers", "hidden_size", "heads", "kv_heads", "head_dim", "intermediate_size", "vocab_size"),
         *("parameters", "context"),
@@ -120,6 +123,10 @@ _TRAFFIC = (
     click.option("--workload", type=click.Path(path_type=Path), metavar="FILE", help="How many requests of "
                  "this workload fit at once: any file that `workload describe` reads."),
     click.option("--first", type=click.IntRange(1), metavar="N", help="Only so many of its requests."),
+    click.option("--fit", is_flag=True, help="Rank cards, or with --gpu TP degrees, by the rate that their "
+                 "twins promise within --slo; with --workload, by the replicas it needs. Minutes."),
+    click.option("--slo", default=USUAL_SLO, show_default=True, metavar="GOALS",
+                 help="What --fit must meet."),
 )  # fmt: skip
 _SHAPE = (
     _count("--layers", "Layers."),
