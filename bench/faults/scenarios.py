@@ -38,7 +38,7 @@ class Pace:
     """Streams that are too many for it."""
 
 
-PACES = {"embedded": Pace(600.0, 120.0, 192), "vllm": Pace(350.0, 75.0, 64)}
+PACES = {"embedded": Pace(850.0, 120.0, 192), "vllm": Pace(900.0, 75.0, 64)}
 
 
 @dataclass(frozen=True, slots=True)

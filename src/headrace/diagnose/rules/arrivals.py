@@ -47,7 +47,7 @@ def keeps_few_open(e: Evidence) -> Iterator[Finding]:
 
 
 FEWEST_LOOKS, FEWEST_ENDED = 8, 8.0
-HELD_SHARE = (0.8, 0.6)
+HELD_SHARE = (0.8, 0.5)
 """Of the looks that find just so many: of one request at once, and of more."""
 DEFAULT_SLOTS = 128.0
 

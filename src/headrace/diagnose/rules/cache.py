@@ -33,7 +33,7 @@ def misses(e: Evidence) -> Iterator[Finding]:
             r"exact|repeat|shared|same (?:prefix|prompt|system)|multi.?turn|conversation", _told_names(e)
         )
     )
-    recurrent = bool(e.flags.get("mamba-cache-mode")) or bool(_HYBRID.search(f"{e.told()} {model_of(e)}"))
+    recurrent = _keeps_states(e) or bool(_HYBRID.search(f"{e.told()} {model_of(e)}"))
     # What the server tells of itself is its default, and nobody's wish.
     told = not e.where("enable-prefix-caching").endswith("cache_config_info")
     wanted = told and e.is_on("enable-prefix-caching") and rate == 0.0
@@ -49,6 +49,12 @@ def misses(e: Evidence) -> Iterator[Finding]:
     if shared:
         facts += (Fact(f"shared beginning {shared:,.0f} tokens, block {block or 16:,.0f} tokens"),)
     yield _miss(rate, shared, block, facts, 0.7 if repeats else 0.6)
+
+
+def _keeps_states(e: Evidence) -> bool:
+    """Every vLLM tells of a mode; "none" is that of a model without such layers."""
+    mode = e.flags.get("mamba-cache-mode")
+    return mode is not None and str(mode.value).lower() not in {"none", ""}
 
 
 def _miss(

@@ -103,7 +103,9 @@ def outside_queue_and_prefill(e: Evidence) -> Iterator[Finding]:
     if ttft is None or queue is None or prefill is None or ended < 0.8 * begun:
         return
     rest = ttft - queue - prefill
-    if rest > 0.2 and rest > 0.25 * ttft:
+    # A request is read between steps, and one that waits shows in the queue's time only once it has ended.
+    steps_s = STEPS_UNTIL_READ * (mean_of(e, f"{stem}inter_token_latency_seconds") or 0.0)
+    if rest > max(0.2, 0.25 * ttft, steps_s) and not load_of(e).waits:
         yield Finding(
             Label.CPU,
             f"{rest:.2f} s of a mean TTFT of {ttft:.2f} s are in neither queue ({queue:.2f}) nor "
@@ -123,6 +125,9 @@ def outside_queue_and_prefill(e: Evidence) -> Iterator[Finding]:
             0.65,
             rivals=("long steps: a request is taken in between steps only. Compare with ITL P99",),
         )
+
+
+STEPS_UNTIL_READ = 5.0
 
 
 _FRONT_END = re.compile(

@@ -78,7 +78,7 @@ def too_many_share_a_step(e: Evidence) -> Iterator[Finding]:
         Severity.WARNING,
         0.8 if known else 0.6,
         rivals=("a machine that is slow for others' sake: its cores or its card are shared",),
-        explains=frozenset({Label.QUEUEING, Label.UNDETERMINED, Label.EXPECTED}),
+        explains=frozenset({Label.QUEUEING, Label.CPU, Label.UNDETERMINED, Label.EXPECTED}),
     )
 
 
@@ -117,7 +117,7 @@ def steps_stop_the_streams(e: Evidence) -> Iterator[Finding]:
         ),
         Severity.WARNING,
         0.8,
-        explains=frozenset({Label.UNDETERMINED, Label.MEMORY_BANDWIDTH}),
+        explains=frozenset({Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.CPU}),
     )
 
 
@@ -161,7 +161,9 @@ def short_wait_for_long(e: Evidence) -> Iterator[Finding]:
         0.92,
         also=(Label.COMPUTE,) if load_of(e).peak_waiting else (),
         rivals=("more work than the machine can do at all: does the queue ever empty between long prompts?",),
-        explains=frozenset({Label.QUEUEING, Label.UNDETERMINED, Label.COMPUTE, Label.MEMORY_BANDWIDTH}),
+        explains=frozenset(
+            {Label.QUEUEING, Label.CPU, Label.UNDETERMINED, Label.COMPUTE, Label.MEMORY_BANDWIDTH}
+        ),
     )
 
 
