@@ -1,9 +1,13 @@
 """What shows nothing is not made into something: healthy servers, and reports that hold too little."""
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.diagnose.doctor import diagnose
+from headrace.diagnose.evidence import Flag
 from headrace.diagnose.finding import Label, Severity
+from headrace.diagnose.readers.metrics import read_page
 from tests.diagnose.samples import incident
 
 HEALTHY = {
@@ -75,3 +79,20 @@ def test_too_little_is_said_to_be_too_little(name: str) -> None:
     diagnosis = diagnose(incident(**TOO_LITTLE[name]))
 
     assert [f.label for f in diagnosis.findings] == [Label.UNDETERMINED]
+
+
+PREFIX_PAGE = """\
+vllm:cache_config_info{block_size="16",num_gpu_blocks="5000",enable_prefix_caching="True"} 1
+vllm:prefix_cache_queries_total 20000
+vllm:prefix_cache_hits_total 0
+vllm:num_requests_running 4
+vllm:num_requests_waiting 0
+"""
+
+
+def test_no_hits_are_no_fault_where_caching_is_merely_the_default() -> None:
+    page = read_page(PREFIX_PAGE.splitlines(), "m")
+    asked = replace(page, flags={**page.flags, "enable-prefix-caching": Flag(True, "command")})
+
+    assert Label.PREFIX_MISS not in {f.label for f in diagnose(page).findings}
+    assert Label.PREFIX_MISS in {f.label for f in diagnose(asked).findings}

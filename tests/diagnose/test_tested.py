@@ -4,11 +4,21 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.cli.doctor_twin import seen_of
 from headrace.core.bill import Cause
 from headrace.diagnose.doctor import diagnose
 from headrace.diagnose.observed import Lengths, settings_of, traffic_of
 from headrace.diagnose.readers.metrics import joined, read_page
-from headrace.diagnose.tested import NOTHING_HELPS, Lever, Run, Trial, Twin, levers_of, with_trials
+from headrace.diagnose.tested import (
+    NOTHING_HELPS,
+    Lever,
+    Run,
+    Trial,
+    Twin,
+    levers_by_place,
+    levers_of,
+    with_trials,
+)
 from tests.diagnose.samples import incident
 
 NOW = Run(ttft_p95_s=10.0, itl_mean_s=0.02, output_tokens_per_s=1000.0, preemptions=0, overloaded=False)
@@ -58,6 +68,26 @@ def test_the_bill_says_which_setting_of_a_queue_is_tried() -> None:
     }
 
 
+def test_a_request_that_computes_long_itself_still_waits_for_a_slot() -> None:
+    finding = diagnose(QUEUE).findings[0]
+
+    levers = levers_of(
+        replace(finding, rule="waits"), settings_of(QUEUE), {Cause.OWN_PREFILL: 0.5, Cause.SLOTS: 0.4}
+    )
+
+    assert levers[0].change == {"max_num_seqs": 16}
+
+
+def test_findings_of_one_label_are_tried_with_the_same_levers() -> None:
+    finding = diagnose(QUEUE).findings[0]
+    both = [replace(finding, rule="waits"), replace(finding, rule="no_slot")]
+
+    levers = levers_by_place(both, settings_of(QUEUE), {Cause.TOKENS: 1.0})
+
+    assert levers[0] == levers[1]
+    assert {"max_num_seqs": 16} in [lever.change for lever in levers[0]]
+
+
 def test_what_helps_most_is_advised_with_its_figures() -> None:
     said = said_after(replace(NOW, ttft_p95_s=8.0), replace(NOW, ttft_p95_s=2.0))
 
@@ -98,6 +128,10 @@ def test_traffic_is_what_came_between_two_looks() -> None:
     assert traffic.prompts == Lengths((0.0, 100.0, 1000.0), (50.0, 50.0))
     assert settings_of(e) == {"block_size": 16, "enable_prefix_caching": True, "num_gpu_blocks_override": 500}
     assert traffic_of(joined(looks[:1])) is None
+    # A queue that grows has another mean after a longer time: no longer is drawn than somebody looked.
+    seen = seen_of(e, None)
+    assert seen.until_s == 20
+    assert len(seen.requests) == 10 + 20 * 4
 
 
 def test_quantiles_lie_between_the_edges_of_their_bucket() -> None:

@@ -5,6 +5,7 @@ findings -> levers -> simulate each -> Trial -> the diagnosis with figures
 """
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from headrace.core.versions import VLLM_VERSION
 from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.observed import FEWEST, Lengths, Traffic, settings_of, traffic_of
-from headrace.diagnose.tested import Lever, Run, Trial, Twin, levers_of, with_trials
+from headrace.diagnose.tested import Lever, Run, Trial, Twin, levers_by_place, with_trials
 from headrace.executor.cost import FittedCost
 from headrace.measure.summary import summarise
 from headrace.sim.measurement import About, measurement_of
@@ -30,9 +31,8 @@ from headrace.sim.run import Fleet, simulate
 from headrace.workload.readers import read_trace
 from headrace.workload.trace import TraceRequest
 
-REQUESTS = 400
-"""Drawn where only histograms are known: P95 is then of 20."""
-LONGEST_S = 1800.0
+REQUESTS = 1000
+"""At most so many are drawn where only histograms are known."""
 FARTHEST = 5.0
 """Times by which a cost is stretched to the measured time between tokens; beyond, it is another machine's."""
 
@@ -44,6 +44,8 @@ class Seen:
     requests: tuple[TraceRequest, ...]
     ttft_s: float | None
     itl_s: float | None
+    until_s: float = float("inf")
+    """How long somebody looked: what got its first token later is not in the means."""
 
 
 def seen_of(e: Evidence, record: tuple[Path, Measurement] | None) -> Seen:
@@ -66,7 +68,8 @@ def seen_of(e: Evidence, record: tuple[Path, Measurement] | None) -> Seen:
             f"or there must be a record",
             "headrace doctor URL --for 2m, --prometheus URL, or a record of headrace bench",
         )
-    return Seen(_drawn(traffic), traffic.ttft_s, traffic.itl_s)
+    until_s = min(traffic.window_s, REQUESTS / max(traffic.rate_per_s, 1e-6))
+    return Seen(_drawn(traffic, until_s), traffic.ttft_s, traffic.itl_s, until_s)
 
 
 def tested_in_twin(diagnosis: Diagnosis, seen: Seen, cost: LoadedCost) -> tuple[Diagnosis, Twin]:
@@ -77,14 +80,15 @@ def tested_in_twin(diagnosis: Diagnosis, seen: Seen, cost: LoadedCost) -> tuple[
     if times != 1.0 and 1 / FARTHEST < times < FARTHEST:
         cost = _stretched(cost, times)
         run, measurement = _simulated(seen, cost, options)
-    twin = Twin(run, _bill(measurement), seen.ttft_s, _mean_ttft_s(measurement), times)
+    twin = Twin(run, _bill(measurement), seen.ttft_s, _mean_ttft_s(measurement, seen.until_s), times)
     if not twin.is_trusted:
         return diagnosis, twin
     effective = _effective(twin_of(cost, options, seen.requests).settings)
-    trials = {
-        place: [_tried(lever, seen, cost, options) for lever in levers_of(finding, effective, twin.bill)]
-        for place, finding in enumerate(diagnosis.findings)
+    levers = levers_by_place(diagnosis.findings, effective, twin.bill)
+    tried = {
+        lever.words: _tried(lever, seen, cost, options) for lever in chain.from_iterable(levers.values())
     }
+    trials = {place: [tried[lever.words] for lever in some] for place, some in levers.items()}
     return with_trials(diagnosis, twin, trials), twin
 
 
@@ -116,8 +120,9 @@ def _simulated(seen: Seen, cost: LoadedCost, options: TwinOptions) -> tuple[Run,
     return run, measurement
 
 
-def _mean_ttft_s(measurement: Measurement) -> float | None:
-    waits = [line.ttft_s for line in measurement.timelines]
+def _mean_ttft_s(measurement: Measurement, until_s: float) -> float | None:
+    """As a server counts it, of what got its first token by then: in a growing queue later ones wait more."""
+    waits = [line.ttft_s for line in measurement.timelines if line.token_at[0] <= until_s]
     return float(np.mean(waits)) if waits else None
 
 
@@ -170,12 +175,12 @@ def _effective(settings: Settings) -> dict[str, int | bool | str]:
     }
 
 
-def _drawn(traffic: Traffic) -> tuple[TraceRequest, ...]:
-    """The backlog at once, then arrivals at the observed rate, lengths evenly from both histograms. The same
-    evidence gives the same requests.
+def _drawn(traffic: Traffic, until_s: float) -> tuple[TraceRequest, ...]:
+    """The backlog at once, then what comes until then at the observed rate, lengths evenly from both
+    histograms. The same evidence gives the same requests.
     """
     chance = np.random.RandomState(0)
-    arriving = int(min(REQUESTS, max(1.0, traffic.rate_per_s * LONGEST_S)))
+    arriving = max(1, round(traffic.rate_per_s * until_s))
     count = arriving + min(traffic.waiting, REQUESTS)
     gaps = chance.exponential(1 / max(traffic.rate_per_s, 1e-6), arriving)
     due = [0.0] * (count - arriving) + np.cumsum(gaps).tolist()

@@ -48,6 +48,7 @@ class Lengths:
 class Traffic:
     """What came while somebody looked, and what it met."""
 
+    window_s: float
     rate_per_s: float
     prompts: Lengths
     answers: Lengths
@@ -91,6 +92,7 @@ def traffic_of(e: Evidence) -> Traffic | None:
         return None
     queued = load.waiting[-1] - load.waiting[0] if load.waiting else 0.0
     return Traffic(
+        window_s=window,
         rate_per_s=max(0.0, firsts + queued) / window,
         prompts=prompts,
         answers=answers,

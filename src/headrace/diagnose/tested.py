@@ -82,6 +82,19 @@ class Twin:
         return 1 / TRUSTED <= off <= TRUSTED
 
 
+def levers_by_place(
+    findings: Sequence[Finding], settings: Mapping[str, Value], bill: Mapping[str, float]
+) -> dict[int, list[Lever]]:
+    """Findings with one label are tried with the levers of all of them, so that none says that nothing helps
+    where another knows what does.
+    """
+    of_label = dict[str, dict[str, Lever]]()
+    for finding in findings:
+        for lever in levers_of(finding, settings, bill):
+            of_label.setdefault(finding.label, {})[lever.words] = lever
+    return {place: list(of_label.get(finding.label, {}).values()) for place, finding in enumerate(findings)}
+
+
 def levers_of(finding: Finding, settings: Mapping[str, Value], bill: Mapping[str, float]) -> list[Lever]:
     """Settings that change the budget which `finding` names; of those for a queue, the one that the bill
     names. `settings`: what holds now.
@@ -92,7 +105,8 @@ def levers_of(finding: Finding, settings: Mapping[str, Value], bill: Mapping[str
         return [*_more_kv(now), *(_lever(max_num_seqs=max(1, seqs * part // 4)) for part in (3, 2, 1))]
     if finding.label not in {Label.QUEUEING, Label.COMPUTE}:
         return []
-    largest = max(bill, key=lambda cause: bill[cause], default="")
+    queued = {cause: share for cause, share in bill.items() if cause in _BUDGETS and share > 0}
+    largest = max(queued, key=lambda cause: queued[cause], default="")
     if largest == Cause.SLOTS or finding.rule in {"no_slot", "queue_before_the_first_token"}:
         return [_slots(n * seqs, budget) for n in (2, 4)]
     if largest == Cause.KV:
@@ -105,6 +119,15 @@ def levers_of(finding: Finding, settings: Mapping[str, Value], bill: Mapping[str
     ]
 
 
+_BUDGETS = {
+    Cause.SLOTS,
+    Cause.KV,
+    Cause.TOKENS,
+    Cause.DECODE_PACE,
+    Cause.SHARED_STEPS,
+    Cause.LONG_PREFILL_CAP,
+}
+"""What a request waits for that a setting can give; its own prefill is none of it."""
 LEAST_CAP, MOST_BUDGET = 64, 32_768
 """Tokens: below, a long prompt takes for ever; above, no card gains anything."""
 
