@@ -42,7 +42,6 @@ WORTH_A_LINE = 0.02
 """Of a bill, what is left of it after those rows."""
 _LABEL = 10
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_PRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff\n]")
 
 
 def tuning_text(tuning: Tuning) -> str:
@@ -58,7 +57,8 @@ def tuning_text(tuning: Tuning) -> str:
         "\n".join(_commands(tuning)),
     ]
     whole = "\n\n".join(part for part in parts if part)
-    return "\n".join(line.rstrip() for line in _PRINTABLE.sub("?", whole).splitlines())
+    shown = "".join(char if char.isprintable() or char == "\n" else "?" for char in whole)
+    return "\n".join(line.rstrip() for line in shown.split("\n"))
 
 
 # --- what it rests on --------------------------------------------------------------------------
