@@ -67,7 +67,7 @@ def _cells(fit: Fit, with_replicas: bool) -> list[str]:
     deployment = fit.plan.deployment
     cells = [f"{deployment.num_gpus} x {deployment.gpu.name}"]
     if fit.rate is None:
-        cells += ["too slow", "", "", ""]
+        cells += ["none", "", "", ""]
     else:
         more = ">" if fit.is_at_least else ""
         cells += [f"{more}{fit.rate:.3g}", f"{fit.rate_per_gpu:.3g}", _time(fit.ttft_p95_s)]
