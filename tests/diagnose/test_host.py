@@ -18,7 +18,12 @@ PORT = 8000
 
 
 def make_proc(
-    root: Path, cpu_s: dict[int, float], busy_s: float, waited_s: float, engine_state: str = "S"
+    root: Path,
+    cpu_s: dict[int, float],
+    busy_s: float,
+    waited_s: float,
+    engine_state: str = "S",
+    ran_s: float = 100.0,
 ) -> Path:
     """A server with an engine below it, a neighbour and the doctor itself; ticks are hundredths."""
     (root / "net").mkdir(parents=True, exist_ok=True)
@@ -35,7 +40,9 @@ def make_proc(
         (folder / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
         (folder / "fd").mkdir(exist_ok=True)
         (folder / "stat").write_text(f"{pid} (a (very) odd\x1b name) {' '.join(map(str, fields))}")
-        (folder / "task" / str(pid) / "schedstat").write_text(f"0 {waited_s * 1e9 * (pid == ENGINE):.0f} 1")
+        (folder / "task" / str(pid) / "schedstat").write_text(
+            f"{ran_s * 1e9:.0f} {waited_s * 1e9 * (pid == ENGINE):.0f} 1"
+        )
     if not (root / str(SERVER) / "fd" / "3").is_symlink():
         (root / str(SERVER) / "fd" / "3").symlink_to("socket:[777]")
     return root
@@ -99,6 +106,13 @@ def test_processes_that_take_the_servers_cores_are_named_first(tmp_path: Path) -
     found = first(at_work(passed(tmp_path, neighbour=1.2, engine=0.7, waited=1.1)))
     assert (found.label, found.severity) == (Label.CPU, Severity.WARNING)
     assert "1.2 of 2 cores" in found.claim
+
+
+def test_a_thread_that_only_looks_at_a_clock_is_not_starved_however_often_it_wakes(tmp_path: Path) -> None:
+    before = looked(make_proc(tmp_path, {}, 1000.0, 60.0, ran_s=5.0), 50.0)
+    after = looked(make_proc(tmp_path, {NEIGHBOUR: 18.0}, 1018.0, 64.0, ran_s=5.2), 60.0)
+    waited = host.between(before, after, cores=2, looker=DOCTOR).number("machine:threads_kept_waiting")
+    assert waited == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize(
