@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -64,14 +64,18 @@ def _on_one_server(target: str, settings: Overrides, faults: Sequence[Named], lo
 
 def _at_a_quiet_time(target: str, name: str, fault: Fault, server: ServerProcess, look: Look) -> Row:
     """Once more, and once more, while others disturb; the last one counts, disturbed or not."""
-    pages = look.file(target, name, ".pages.jsonl")
-    for _ in range(TRIES - 1):
-        _wait_for_others(server)
-        seen = asyncio.run(examine(fault, server, KINDS[target], PACES[target], look.for_s, pages))
-        if not (row := _judged(target, name, seen, look)).is_disturbed:
-            return row
+    row = _once(target, name, fault, server, look, 0)
+    for attempt in range(1, TRIES):
+        if not row.is_disturbed:
+            break
+        row = _once(target, name, fault, server, look, attempt)
+    return row
+
+
+def _once(target: str, name: str, fault: Fault, server: ServerProcess, look: Look, attempt: int) -> Row:
+    pace, pages = replace(PACES[target], attempt=attempt), look.file(target, name, ".pages.jsonl")
     _wait_for_others(server)
-    seen = asyncio.run(examine(fault, server, KINDS[target], PACES[target], look.for_s, pages))
+    seen = asyncio.run(examine(fault, server, KINDS[target], pace, look.for_s, pages))
     return _judged(target, name, seen, look)
 
 

@@ -36,7 +36,15 @@ class Pace:
     """Tokens a second, eight streams together."""
     crowd: int
     """Streams that are too many for it."""
+    attempt: int = 0
+    """A load that is made again has other texts: a server remembers the prompts of the one before."""
 
+    def seed(self, load: int) -> int:
+        """Of the load of that number."""
+        return SEED + load + 100 * self.attempt
+
+
+SEED = 20_261_130
 
 PACES = {"embedded": Pace(850.0, 120.0, 192), "vllm": Pace(900.0, 75.0, 64)}
 
@@ -69,11 +77,8 @@ class Fault:
     """From the load's beginning until the doctor looks."""
 
 
-SEED = 20_261_130
-
-
 def _healthy(pace: Pace, for_s: float) -> Source:
-    return open_loop(chats(0.2 * _chats_a_second(pace), CHATS, for_s, SEED))
+    return open_loop(chats(0.2 * _chats_a_second(pace), CHATS, for_s, pace.seed(0)))
 
 
 def _chats_a_second(pace: Pace) -> float:
@@ -86,44 +91,44 @@ TEMPLATE_TOKENS = 40
 """That a chat template puts around a prompt."""
 
 
-def _pool(_pace: Pace, for_s: float) -> Source:
-    return held(16, Prompts((30, 60), (150, 190)), for_s, SEED + 1)
+def _pool(pace: Pace, for_s: float) -> Source:
+    return held(16, Prompts((30, 60), (150, 190)), for_s, pace.seed(1))
 
 
 def _budget(pace: Pace, for_s: float) -> Source:
-    streams = held(4, Prompts((20, 40), (250, 300)), for_s, SEED + 4)
+    streams = held(4, Prompts((20, 40), (250, 300)), for_s, pace.seed(4))
     words = int(7.0 * pace.prefill)
-    return Both(streams, open_loop(documents(16.0, words, for_s, SEED + 4, from_s=9.0)))
+    return Both(streams, open_loop(documents(16.0, words, for_s, pace.seed(4), from_s=9.0)))
 
 
 def _documents(pace: Pace, for_s: float) -> Source:
     words = int(7.0 * pace.prefill)
     return open_loop(
-        chats(0.25 * _chats_a_second(pace), CHATS, for_s, SEED + 5),
-        documents(14.0, words, for_s, SEED + 5, from_s=1.0),
+        chats(0.25 * _chats_a_second(pace), CHATS, for_s, pace.seed(5)),
+        documents(14.0, words, for_s, pace.seed(5), from_s=1.0),
     )
 
 
 def _crowd(pace: Pace, for_s: float) -> Source:
-    return held(pace.crowd, Prompts((5, 15), (200, 240)), for_s, SEED + 2, ramp_s=6.0)
+    return held(pace.crowd, Prompts((5, 15), (200, 240)), for_s, pace.seed(2), ramp_s=6.0)
 
 
 def _shared(pace: Pace, for_s: float) -> Source:
     prompts = Prompts((10, 30), (8, 16), shared_words=int(1.2 * pace.prefill))
-    return open_loop(chats(0.5, prompts, for_s, SEED + 6))
+    return open_loop(chats(0.5, prompts, for_s, pace.seed(6)))
 
 
 def _random(pace: Pace, for_s: float) -> Source:
     words = int(0.25 * pace.prefill)
-    return open_loop(chats(1.0, Prompts((words, words + 50), (6, 8)), for_s, SEED + 7))
+    return open_loop(chats(1.0, Prompts((words, words + 50), (6, 8)), for_s, pace.seed(7)))
 
 
 def _pressing(pace: Pace, for_s: float) -> Source:
-    return open_loop(chats(1.5 * _chats_a_second(pace), CHATS, for_s, SEED + 8))
+    return open_loop(chats(1.5 * _chats_a_second(pace), CHATS, for_s, pace.seed(8)))
 
 
-def _two_streams(_pace: Pace, for_s: float) -> Source:
-    return held(2, Prompts((20, 40), (150, 200)), for_s, SEED + 3)
+def _two_streams(pace: Pace, for_s: float) -> Source:
+    return held(2, Prompts((20, 40), (150, 200)), for_s, pace.seed(3))
 
 
 FEW_CONNECTIONS = 2
