@@ -1,5 +1,7 @@
 """The other forms of the weights say what the packed ones say, and what is not packed stays as it is."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import cast
 
@@ -110,3 +112,30 @@ def test_weights_that_are_not_packed_are_left_alone() -> None:
     as_signed_bytes(made)
     expand(made)
     assert [node.get_friendly_name() for node in made.get_ordered_ops()] == before
+
+
+_TWO_AT_ONCE = """
+import sys, threading
+import openvino as ov
+from headrace.executor.models import locate
+from headrace.executor.weights import prepare_for_threads
+model = ov.Core().read_model(locate("smollm2").folder / "openvino_model.xml")
+constants = [op for op in model.get_ops() if op.get_type_name() == "Constant"][:2]
+prepare_for_threads()
+both = threading.Barrier(2)
+sys.setswitchinterval(1e-6)
+def read(constant):
+    both.wait()
+    constant.data
+threads = [threading.Thread(target=read, args=(each,)) for each in constants]
+for each in threads: each.start()
+for each in threads: each.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_two_threads_may_be_the_first_to_read_weights() -> None:
+    """Unprepared, a third of such processes wait for ever, and so did a start now and then."""
+    for _ in range(10):
+        subprocess.run([sys.executable, "-c", _TWO_AT_ONCE], timeout=60, check=True)

@@ -26,7 +26,7 @@ from headrace.core.errors import BadInput, ModelUnusable
 from headrace.executor.grammars import Grammars
 from headrace.executor.models import ModelFiles
 from headrace.executor.tokenizer import OpenVinoTokenizer
-from headrace.executor.weights import as_signed_bytes, expand
+from headrace.executor.weights import as_signed_bytes, expand, prepare_for_threads
 
 
 class KvCacheDtype(StrEnum):
@@ -101,6 +101,7 @@ def load(
         properties = plugin_properties(dtype, num_threads)
         expanded = None
         if expand_weights:
+            prepare_for_threads()
             with ThreadPoolExecutor() as pool:  # most of it is one thread's work
                 later = pool.submit(_compile, files, properties, expand)
                 compiled = _compile(files, properties, as_signed_bytes)

@@ -22,6 +22,16 @@ Array = NDArray[np.generic]
 _UNPACKING = ("Convert", "Subtract", "Multiply", "Reshape")
 
 
+def prepare_for_threads() -> None:
+    """Call once before threads change models at the same time.
+
+    OpenVINO makes its table of numpy's types when a constant is first read. Of two threads that are first
+    at once, one waits for the table with Python's lock in its hand, the other makes it and waits for the
+    lock: for ever.
+    """
+    _unpacked(opset13.constant(np.zeros(1, np.float32)))
+
+
 def as_signed_bytes(model: ov.Model) -> None:
     """Integers less their zero points fit into 8 signed bits; the scales stay."""
     for matmul in _projections(model):
