@@ -1,6 +1,6 @@
 # Every target sets up what it needs, in .venv. Outside this folder is only the model, in your cache folder.
 #
-#   make tune     the main job on a real model: some 7 minutes on two cores, set-up included
+#   make tune     the main job on a real model: some 6 minutes on two cores, set-up included
 #   make serve    an OpenAI-compatible server on the built-in model
 #   make check    the fast gate: format, lint, types, imports, quick tests
 #   make test     the whole gate
