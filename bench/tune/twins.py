@@ -5,18 +5,15 @@ Twin(requests, cost, start, goal) -> predict([Point, ...]) -> [Grade | NoResult,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from headrace.capacity.roofline import Roofline
 from headrace.cli.costs import LoadedCost
-from headrace.cli.twin import twin_of
+from headrace.cli.twin import options_of, twin_of
 from headrace.core.cost import PacedCost
 from headrace.core.errors import BadInput
 from headrace.core.goal import Goal
 from headrace.core.grade import Grade
-from headrace.core.settings import SchedulingPolicy
 from headrace.core.trial import NoResult
-from headrace.core.versions import VLLM_VERSION
 from headrace.executor.cost import FittedCost
 from headrace.sim.measurement import About, measurement_of
 from headrace.sim.overload import Verdict, judge_load
@@ -27,23 +24,6 @@ from headrace.workload.reshape import scaled
 from headrace.workload.trace import TraceRequest
 
 _STEADY = {Verdict.KEPT_UP: True, Verdict.OVERLOADED: False, Verdict.UNSETTLED: None}
-_OPTIONS: dict[str, Any] = {
-    "max_model_len": None,
-    "max_num_batched_tokens": None,
-    "max_num_seqs": None,
-    "long_prefill_token_threshold": 0,
-    "enable_chunked_prefill": True,
-    "enable_prefix_caching": True,
-    "scheduling_policy": SchedulingPolicy.FCFS.value,
-    "slo": (),
-    "scheduler_reserve_full_isl": True,
-    "watermark": 0.0,
-    "kv_cache_memory_bytes": None,
-    "block_size": None,
-    "num_gpu_blocks_override": None,
-    "vllm_version": VLLM_VERSION,
-    "async_scheduling": None,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +43,7 @@ class Twin:
 
     def _one(self, point: Point) -> Grade | NoResult:
         requests = self._at(point.load)
-        options: Any = {**_OPTIONS, **self.start, **point.overrides}
+        options = options_of({**self.start, **point.overrides})
         try:
             twin = twin_of(self.cost, options, requests)
         except BadInput as error:

@@ -13,12 +13,11 @@ import numpy as np
 
 from headrace.capacity.roofline import Multipliers, Roofline
 from headrace.cli.costs import LoadedCost
-from headrace.cli.twin import TwinOptions, front_end_of, twin_of
+from headrace.cli.twin import TwinOptions, front_end_of, options_of, twin_of
 from headrace.core.bill import CAUSES
 from headrace.core.errors import BadInput
 from headrace.core.measurement import ALL, Measurement
 from headrace.core.settings import Settings
-from headrace.core.versions import VLLM_VERSION
 from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.observed import FEWEST, Lengths, Traffic, settings_of, traffic_of
@@ -74,7 +73,7 @@ def seen_of(e: Evidence, record: tuple[Path, Measurement] | None) -> Seen:
 
 def tested_in_twin(diagnosis: Diagnosis, seen: Seen, cost: LoadedCost) -> tuple[Diagnosis, Twin]:
     """Raises `BadInput` for settings that do not fit the cost's machine."""
-    options = _options(settings_of(diagnosis.evidence))
+    options = options_of(settings_of(diagnosis.evidence))
     run, measurement = _simulated(seen, cost, options)
     times = seen.itl_s / run.itl_mean_s if seen.itl_s and run.itl_mean_s else 1.0
     if times != 1.0 and 1 / FARTHEST < times < FARTHEST:
@@ -140,29 +139,6 @@ def _stretched(cost: LoadedCost, times: float) -> LoadedCost:
         return replace(cost, ns={name: ns * times for name, ns in cost.ns.items()})
     found = {name: getattr(cost.multipliers, name) * times for name in Multipliers.names()}
     return Roofline(cost.deployment, Multipliers(**found), cost.residual, cost.provenance)
-
-
-def _options(settings: dict[str, int | bool | str]) -> TwinOptions:
-    """VLLM's defaults, where the server's own are not known."""
-    defaults: Any = {
-        "max_model_len": None,
-        "max_num_batched_tokens": None,
-        "max_num_seqs": None,
-        "long_prefill_token_threshold": 0,
-        "enable_chunked_prefill": True,
-        "enable_prefix_caching": True,
-        "scheduling_policy": "fcfs",
-        "slo": (),
-        "scheduler_reserve_full_isl": True,
-        "watermark": 0.0,
-        "kv_cache_memory_bytes": None,
-        "block_size": None,
-        "num_gpu_blocks_override": None,
-        "vllm_version": VLLM_VERSION,
-        "async_scheduling": None,
-    }
-    options: Any = {**defaults, **settings}
-    return options
 
 
 def _effective(settings: Settings) -> dict[str, int | bool | str]:

@@ -11,19 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import cast
 
 from headrace.cli.costs import LoadedCost
 from headrace.cli.pool import OnDone, Unjudged, judge_in_processes, judge_over_ray
 from headrace.cli.tuning_workload import warm_up_s
-from headrace.cli.twin import TwinOptions, front_end_of, twin_of
+from headrace.cli.twin import TwinOptions, front_end_of, options_of, twin_of
 from headrace.core.cost import PacedCost
 from headrace.core.errors import BadInput, TargetFailed
 from headrace.core.goal import Goal
 from headrace.core.grade import Grade
 from headrace.core.measurement import Measurement
 from headrace.core.ports import Overrides
-from headrace.core.settings import SchedulingPolicy
 from headrace.core.trial import NoResult
 from headrace.core.versions import VLLM_VERSION
 from headrace.sim.measurement import About, measurement_of
@@ -72,25 +70,7 @@ class TwinServer:
 
     def _options(self, overrides: Overrides) -> TwinOptions:
         blocks = None if "kv_cache_memory_bytes" in overrides else self.num_gpu_blocks
-        options = {
-            "max_model_len": None,
-            "max_num_batched_tokens": None,
-            "max_num_seqs": None,
-            "long_prefill_token_threshold": 0,
-            "enable_chunked_prefill": True,
-            "enable_prefix_caching": True,
-            "scheduling_policy": SchedulingPolicy.FCFS.value,
-            "slo": (),
-            "scheduler_reserve_full_isl": True,
-            "watermark": 0.0,
-            "kv_cache_memory_bytes": None,
-            "block_size": None,
-            "num_gpu_blocks_override": blocks,
-            "vllm_version": VLLM_VERSION,
-            "async_scheduling": None,
-        }
-        known = {name: value for name, value in (self.start | overrides).items() if name in options}
-        return cast("TwinOptions", options | known)
+        return options_of({"num_gpu_blocks_override": blocks} | self.start | overrides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 options + cost model (+ the workload, where neither says a context length) --twin_of--> Twin
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from headrace.capacity.gpus import GIB
 from headrace.capacity.roofline import Roofline
@@ -13,7 +14,8 @@ from headrace.cli.costs import LoadedCost
 from headrace.cli.recipe import Flags
 from headrace.core.cost import FrontEnd, Machine
 from headrace.core.errors import BadInput
-from headrace.core.settings import Settings
+from headrace.core.settings import SchedulingPolicy, Settings
+from headrace.core.versions import VLLM_VERSION
 from headrace.executor.cost import FittedCost
 from headrace.sim.run import Simulated
 from headrace.workload.trace import TraceRequest
@@ -27,6 +29,29 @@ class TwinOptions(BudgetOptions):
     """The budgets, and what only a GPU's server has. None: to be decided."""
 
     async_scheduling: bool | None
+
+
+def options_of(settings: Mapping[str, int | float | bool | str | None]) -> TwinOptions:
+    """VLLM's defaults but for `settings`; those that no twin has are left out."""
+    options = {
+        "max_model_len": None,
+        "max_num_batched_tokens": None,
+        "max_num_seqs": None,
+        "long_prefill_token_threshold": 0,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": True,
+        "scheduling_policy": SchedulingPolicy.FCFS.value,
+        "slo": (),
+        "scheduler_reserve_full_isl": True,
+        "watermark": 0.0,
+        "kv_cache_memory_bytes": None,
+        "block_size": None,
+        "num_gpu_blocks_override": None,
+        "vllm_version": VLLM_VERSION,
+        "async_scheduling": None,
+    }
+    known = {name: value for name, value in settings.items() if name in options}
+    return cast("TwinOptions", options | known)
 
 
 @dataclass(frozen=True, slots=True)
