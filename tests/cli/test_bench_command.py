@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
@@ -193,20 +194,47 @@ def test_ctrl_c_ends_it_in_every_phase_although_the_server_has_hung(phase: str) 
 
     async def hang(exchange: Exchange) -> None:
         if exchange.path == phase:
+            if not interrupted:
+                interrupted.append(phase)
+                os.kill(pids[0], signal.SIGINT)
+            await asyncio.sleep(60)
+        await exchange.json("404 Not Found", {})
+
+    interrupted = list[str]()
+    code, stderr = _end_of_a_bench_that(hang, pids, *(("--alone", "2") if "chat" in phase else ()))
+
+    assert code == 130, stderr
+    assert "Traceback" not in stderr
+    assert "never retrieved" not in stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_pressed_again_and_again_ends_it_as_one_does() -> None:
+    """The second came while the first was being obeyed: click took it, and the exit code was 1."""
+    pids = list[int]()
+
+    async def hang(exchange: Exchange) -> None:
+        if exchange.path == "/tokenize":  # up to 16 of these at once
             os.kill(pids[0], signal.SIGINT)
             await asyncio.sleep(60)
         await exchange.json("404 Not Found", {})
 
-    with awkward_server(hang, absent=()) as url:
-        options = ("--duration", "60", "--alone", "2" if "chat" in phase else "0", "--rate", "1")
-        command = [sys.executable, "-m", "headrace", "bench", url, *options]
+    code, stderr = _end_of_a_bench_that(hang, pids)
+
+    assert code == 130, stderr
+
+
+def _end_of_a_bench_that(
+    server_does: Callable[[Exchange], Awaitable[None]], pids: list[int], *options: str
+) -> tuple[int, str]:
+    """Exit code and stderr; `pids` has the process while it runs."""
+    with awkward_server(server_does, absent=()) as url:
+        load = ("--duration", "60", "--rate", "1", *(options or ("--alone", "0")))
+        command = [sys.executable, "-m", "headrace", "bench", url, *load]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             pids.append(process.pid)
             _, stderr = process.communicate(timeout=30)
-
-    assert process.returncode == 130, stderr
-    assert "Traceback" not in stderr
-    assert "never retrieved" not in stderr
+    return process.returncode, stderr
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@
 """
 
 import shutil
+import signal
 import sys
 import textwrap
 from typing import Any
@@ -39,6 +40,8 @@ class Headrace(click.Group):
                 click.echo(_wrapped(f"  try: {error.hint}"), err=True)
             ctx.exit(2 if _is_the_callers(error) else 1)
         except KeyboardInterrupt:
+            # Pressed again on the way out, it would find click's own handler, whose exit code is 1.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             ctx.exit(INTERRUPTED)
 
 
