@@ -6,6 +6,7 @@ OpenVINO GenAI turns text into tokens and back; `chat_template.py` turns convers
 import re
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 
 import openvino_genai
 
@@ -15,6 +16,7 @@ from headrace.core.request import Grammar
 from headrace.executor.chat_template import ChatTemplate, last_line
 from headrace.executor.grammars import Grammars, Vocabulary
 from headrace.executor.models import ModelFiles
+from headrace.executor.pieces import Pieces, pieces_of
 
 _SPACE = "\u2581".encode()
 _BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
@@ -76,6 +78,8 @@ class OpenVinoTokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Ids that the vocabulary does not have say nothing."""
+        if self._pieces is not None:
+            return self._pieces.text(token_ids, skip_special_tokens=skip_special_tokens)
         known = [token for token in token_ids if 0 <= token < self._vocab_size]
         with self._lock:
             return self._tokenizer.decode(known, skip_special_tokens=skip_special_tokens)
@@ -95,17 +99,27 @@ class OpenVinoTokenizer:
 
     def vocabulary(self) -> Vocabulary:
         """What each token is in bytes, as far as it can be part of a text."""
-        with self._lock:
-            alone = [[token] for token in range(self._vocab_size)]
-            shown = self._tokenizer.decode(alone, skip_special_tokens=False)
-            visible = self._tokenizer.decode(alone, skip_special_tokens=True)
-        tokens = range(self._vocab_size)
         return Vocabulary(
-            tokens=[self.token_bytes(token) for token in tokens],
-            special_token_ids=[token for token in tokens if shown[token] and not visible[token]],
+            tokens=[self.token_bytes(token) for token in range(self._vocab_size)],
+            special_token_ids=sorted(self._special),
             eos_token_id=self.eos_token_id,
             encode=self.encode,
         )
+
+    @cached_property
+    def _pieces(self) -> Pieces | None:
+        return pieces_of(self._token_bytes, self._special, self._decode_all)
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        """Tokens that mark, and are shown only on demand."""
+        alone = [[token] for token in range(self._vocab_size)]
+        shown, visible = self._decode_all(alone, False), self._decode_all(alone, True)
+        return frozenset(token for token in range(self._vocab_size) if shown[token] and not visible[token])
+
+    def _decode_all(self, texts: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        with self._lock:
+            return self._tokenizer.decode(texts, skip_special_tokens=skip_special_tokens)
 
 
 def in_bytes(pieces: dict[int, bytes]) -> dict[int, bytes]:
