@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from headrace.cli.capacity import find_capacity
-from headrace.cli.load_options import LOAD_SECTIONS, file_option, load_options
+from headrace.cli.load_options import KEPT, LOAD_SECTIONS, file_option, load_options
 from headrace.cli.loads import LoadOptions, check_load, load_of
 from headrace.cli.measuring import Interrupted, Planned, Target, Watching, measure_planned
 from headrace.cli.refused import GivesUp
@@ -25,6 +25,7 @@ from headrace.measure.goodput import Verdict, judged, overall
 from headrace.measure.intervals import by_class
 from headrace.measure.validity import check
 from headrace.net.client import base_url, served_models
+from headrace.net.exchange import KEPT_S
 from headrace.report.as_json import measurement_json
 from headrace.report.csv_file import write_csv
 from headrace.report.progress import Progress
@@ -83,7 +84,7 @@ def bench(url: str, **options: Unpack[Options]) -> None:
     """
     base_url(url)
     _check(options)
-    target = target_of(url, options["model"], options["api_key"])
+    target = target_of(url, options["model"], options)
     wording = shown_wording(target, options["tokenizer"])
     if options["find_capacity"]:
         find_capacity(target, options, wording)
@@ -95,18 +96,19 @@ def bench(url: str, **options: Unpack[Options]) -> None:
         raise SystemExit(code)
 
 
-def target_of(url: str, model: str | None, api_key: str | None) -> Target:
+def target_of(url: str, model: str | None, options: LoadOptions) -> Target:
     """Raises `BadInput` for a model that the server does not list."""
-    url = base_url(url)
+    url, api_key = base_url(url), options["api_key"]
+    kept_s = KEPT_S if options["connections"] == KEPT else 0.0
     try:
         served = asyncio.run(served_models(url, api_key=api_key))
     except TargetFailed:
         if model is None:
             raise
-        return Target(url, model, api_key=api_key)  # one that lists none may still serve it
+        return Target(url, model, api_key=api_key, kept_s=kept_s)  # one that lists none may still serve it
     if model is not None and model not in served:
         raise BadInput(f"{url} does not serve {model!r}", f"it serves {_some(served)}")
-    return Target(url, model or served[0], api_key=api_key)
+    return Target(url, model or served[0], api_key=api_key, kept_s=kept_s)
 
 
 def plain_console() -> Console:

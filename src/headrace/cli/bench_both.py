@@ -76,8 +76,8 @@ def compare(a: str, b: str, **options: Unpack[Options]) -> None:
     for address in (a, b):
         base_url(address)
     check_load(options)
-    target_a = target_of(a, options["model"], options["api_key"])
-    target_b = target_of(b, options["model_b"] or options["model"], options["api_key"])
+    target_a = target_of(a, options["model"], options)
+    target_b = target_of(b, options["model_b"] or options["model"], options)
     wording = shown_wording(target_a, options["tokenizer"])
     pairs: list[tuple[Measurement, Measurement]] = []
     for number, turn in enumerate(order(options["pairs"])):

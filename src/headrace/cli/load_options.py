@@ -13,6 +13,7 @@ from headrace.workload.arrivals import Regularity
 from headrace.workload.mixed import MixedWorkload
 
 STANDARD = MixedWorkload()
+KEPT, NEW = "kept", "new"
 
 
 class TokenRange(click.ParamType[tuple[int, int]]):
@@ -144,6 +145,13 @@ _OPTIONS = (
         show_default=True,
         help="Time for one request, so also for the last ones at the end.",
     ),
+    click.option(
+        "--connections",
+        type=click.Choice([KEPT, NEW]),
+        default=KEPT,
+        show_default=True,
+        help="From one request to the next, or a new one for each.",
+    ),
     click.option("--api-key", envvar="HEADRACE_API_KEY", show_envvar=True, help="Sent as bearer token."),
     click.option("--slo", type=Slo(), metavar="TEXT", help='As "chat: p95 ttft < 500ms, p95 itl < 60ms".'),
 )
@@ -171,6 +179,6 @@ LOAD_SECTIONS = {
     ),
     "Any load": (
         *("output_tokens", "duration", "warm_up", "requests", "alone"),
-        *("tokenizer", "seed", "timeout"),
+        *("tokenizer", "seed", "timeout", "connections"),
     ),
 }

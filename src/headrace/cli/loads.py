@@ -63,6 +63,7 @@ class LoadOptions(TypedDict):
     tokenizer: str
     timeout: float
     api_key: str | None
+    connections: str
     slo: Objectives | None
 
 

@@ -6,7 +6,7 @@ import platform
 import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace import __version__
 from headrace.core.errors import BadInput
@@ -19,6 +19,7 @@ from headrace.measure.run import Ending, Event, run
 from headrace.measure.server_metrics import Scraper
 from headrace.measure.sources import Source, Timetable
 from headrace.net.client import DEFAULT_TIMEOUT_S, HttpSender, base_url, server_version
+from headrace.net.exchange import KEPT_S
 from headrace.net.fetch import fetch
 from headrace.net.transcript import StreamBroke
 from headrace.workload.mixed import MixedWorkload
@@ -39,6 +40,8 @@ class Target:
     settings: Overrides | None = None
     """The settings under test, as far as known."""
     api_key: str | None = None
+    kept_s: float = KEPT_S
+    """How long a connection may have been idle to be used again; 0 opens one for each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,7 @@ async def _run(target: Target, load: Planned, watching: Watching, interrupted: a
                 clock=clock,
                 timeout_s=watching.timeout_s,
                 api_key=target.api_key,
+                kept_s=target.kept_s,
             ) as sender,
             watched(clock) as watch,
             _scraping(scraper, watching),
@@ -173,7 +177,7 @@ async def _run(target: Target, load: Planned, watching: Watching, interrupted: a
             source = load.source()
             clock.start()  # looking up a name and the like took time, and is nobody's lag
             results = await run(sender, source, clock=clock, on_event=watching.on_event, ending=ending)
-            client = watch.load()
+            client = replace(watch.load(), connections=sender.connections, sent_again=sender.sent_again)
     return _Seen(results, version, client, alone, scraper.read())
 
 
@@ -182,7 +186,12 @@ async def _alone(target: Target, asks: Sequence[Ask], timeout_s: float) -> tuple
     seen: list[Timeline] = []
     clock = _Stopwatch()
     async with HttpSender(
-        target.url, target.model, clock=clock, timeout_s=timeout_s, api_key=target.api_key
+        target.url,
+        target.model,
+        clock=clock,
+        timeout_s=timeout_s,
+        api_key=target.api_key,
+        kept_s=target.kept_s,
     ) as sender:
         for ask in asks:
             results = await run(sender, [Arrival(clock(), ask)], clock=clock)

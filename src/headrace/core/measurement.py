@@ -36,6 +36,10 @@ class ClientLoad:
     """How late it woke: so long may the instant of a token be late."""
     late_p99_s: float
     late_max_s: float
+    connections: int | None = None
+    """That it opened; None where it was not written down."""
+    sent_again: int = 0
+    """Requests that found the connection kept for them closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
     Ask -> HttpSender.send -> POST /v1/chat/completions, streamed -> Answer | Broken
 
 Whatever a server does comes back as a value: nothing that happens to one request is an exception,
-and nothing is tried again, for a second attempt would hide what the first one cost. An instant is
-taken when bytes arrive, before they are parsed.
+and nothing that it answers is tried again, for a second attempt would hide what the first one cost. An
+instant is taken when bytes arrive, before they are parsed.
 
-Every request opens a connection of its own, as a new user does, and TTFT includes that: a kept one
-may be closing just as the next request is sent into it, which would count as the server's failure.
-asyncio turns Nagle's algorithm off by itself. No proxy or login is taken from the environment:
-what is measured is the server that was named. No compression is offered: it would hold tokens back.
+Connections are kept from one request to the next, as gateways and SDKs do, or opened for each; either way
+TTFT includes what that takes. asyncio turns Nagle's algorithm off by itself. No proxy or login is taken from
+the environment: what is measured is the server that was named. No compression is offered: it would hold
+tokens back.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from headrace.core.exchange import Answer, Ask, Broken
 from headrace.core.timeline import FailureKind
 from headrace.net.descriptors import allow_many_connections
 from headrace.net.event_stream import EventStream, EventTooLong
-from headrace.net.exchange import ConnectionBroke, Head, Host, exchange
-from headrace.net.fetch import BODY_FIELDS, fetch, refusal, request_head
+from headrace.net.exchange import KEPT_S, ConnectionBroke, Head, Host, exchange
+from headrace.net.fetch import BODY_FIELDS, CLOSES, fetch, refusal, request_head
 from headrace.net.transcript import StreamBroke, Transcript, shorten
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -49,10 +49,12 @@ class HttpSender:
         clock: Callable[[], float],
         timeout_s: float = DEFAULT_TIMEOUT_S,
         api_key: str | None = None,
+        kept_s: float = KEPT_S,
     ) -> None:
-        self._host = Host(base_url(url))
+        """`kept_s` is how long a connection may have been idle to be used again; 0 opens one for each."""
+        self._host = Host(base_url(url), clock, kept_s=kept_s)
         address = f"{base_url(url)}/v1/chat/completions"
-        self._head = request_head("POST", address, api_key) + BODY_FIELDS
+        self._head = request_head("POST", address, api_key) + (b"" if kept_s else CLOSES) + BODY_FIELDS
         self._model = model
         self._clock = clock
         self._timeout_s = timeout_s
@@ -65,7 +67,18 @@ class HttpSender:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Every request has closed its own connection."""
+        self._host.close()
+        await asyncio.sleep(0)  # for asyncio to close the sockets
+
+    @property
+    def connections(self) -> int:
+        """Opened so far."""
+        return self._host.opened
+
+    @property
+    def sent_again(self) -> int:
+        """Requests whose kept connection had been closed before they came."""
+        return self._host.sent_again
 
     async def send(self, ask: Ask) -> Answer | Broken:
         body = _body(ask, self._model)
@@ -88,7 +101,7 @@ class HttpSender:
     async def _listen(self, request: bytes, heard: Transcript, most_tokens: int) -> None:
         listener = _Listener(heard, MOST_BYTES + MOST_BYTES_A_TOKEN * most_tokens)
         try:
-            await exchange(self._host, request, listener, self._clock)
+            await exchange(self._host, request, listener)
         except ConnectionBroke:
             if not (heard.is_whole or listener.is_refusal):
                 raise

@@ -31,6 +31,7 @@ class EventStream:
         self._size = 0
         self._after_cr = False  # the last read ended in CR: a LF now belongs to it
         self._at_start = True
+        self._is_between_events = False
 
     def push(self, received: bytes) -> list[bytes]:
         """The data of each event that `received` completes."""
@@ -54,11 +55,8 @@ class EventStream:
             if event is not None:
                 events.append(event)
         self._grow(rest)
+        self._is_between_events = not (self._at_start or self._data or self._after_cr or self._size)
         return events
-
-    @property
-    def _is_between_events(self) -> bool:
-        return not (self._at_start or self._line or self._data or self._after_cr or self._size)
 
     def _grow(self, part: bytes) -> None:
         self._line += part
@@ -85,9 +83,7 @@ class EventStream:
 
 def _whole_events(received: bytes) -> list[bytes] | None:
     """What nearly every read of a stream gives: whole events of one `data:` line each. None for all else."""
-    if not received.endswith(b"\n\n") or b"\r" in received:
+    if not (received.startswith(b"data: ") and received.endswith(b"\n\n")) or b"\r" in received:
         return None
-    parts = received[:-2].split(b"\n\n")
-    if all(part.startswith(b"data: ") and b"\n" not in part for part in parts):
-        return [part[6:] for part in parts]
-    return None
+    events = received[6:-2].split(b"\n\ndata: ")
+    return events if received.count(b"\n") == 2 * len(events) else None

@@ -17,6 +17,8 @@ from headrace.net.transcript import StreamBroke, error_message, shorten
 
 _MOST_BODY_BYTES = 1 << 26
 
+CLOSES = b"Connection: close\r\n"
+"""Of a request whose connection is not kept."""
 BODY_FIELDS = b"Content-Type: application/json\r\nContent-Length: "
 """After the other fields of a request; what follows is the number, a blank line and the body."""
 
@@ -26,13 +28,13 @@ async def fetch(
 ) -> bytes:
     """The body of an answer that is 200; `body` is JSON to be posted. Raises `StreamBroke`."""
     whole = _Whole()
-    host = Host(address)
-    head = request_head("GET" if body is None else "POST", address, api_key)
+    host = Host(address, time.monotonic)
+    head = request_head("GET" if body is None else "POST", address, api_key) + CLOSES
     rest = b"\r\n" if body is None else BODY_FIELDS + b"%d\r\n\r\n%b" % (len(body), body)
     try:
         async with asyncio.timeout(timeout_s):
             await host.look_up()
-            await exchange(host, head + rest, whole, time.monotonic)
+            await exchange(host, head + rest, whole)
     except TimeoutError:
         why = f"did not answer within {timeout_s:g} s"
         raise StreamBroke(FailureKind.TIMED_OUT, why) from None
@@ -69,7 +71,6 @@ def request_head(method: str, address: str, api_key: str | None) -> bytes:
         f"User-Agent: headrace/{__version__}",
         "Accept: */*",
         "Accept-Encoding: identity",
-        "Connection: close",
         "X-Headrace-Bill: 1",
     ]
     if api_key:

@@ -32,7 +32,7 @@ class StreamBroke(Exception):
         self.kind = kind
 
 
-class _Delta(msgspec.Struct):
+class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -40,16 +40,19 @@ class _Delta(msgspec.Struct):
 
     @property
     def num_chars(self) -> int:
-        texts = (self.content, self.reasoning_content or self.reasoning)
-        return sum(len(text) for text in texts if text) + len(self.tool_calls or ())
+        # One at a time: this is done for every token.
+        chars = len(self.content) if self.content else 0
+        if thought := self.reasoning_content or self.reasoning:
+            chars += len(thought)
+        return chars + len(self.tool_calls) if self.tool_calls else chars
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Delta | None = None
     finish_reason: str | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: Any = None
     error: Any = None
@@ -76,6 +79,7 @@ class Transcript:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
+        self._most_events = 64 + 16 * ask.max_tokens  # far more than any way to cut up an answer
         self._pieces: list[Piece] = []
         self._usage: _Usage | None = None
         self._claimed_tokens: int | None = None
@@ -94,7 +98,7 @@ class Transcript:
         return len(token_times(self._pieces, None))
 
     def hear(self, data: bytes, at: float) -> None:
-        if data.strip() == b"[DONE]":
+        if not data.startswith(b"{") and data.strip() == b"[DONE]":
             self.has_ended = True
             return
         try:
@@ -105,21 +109,19 @@ class Transcript:
             raise StreamBroke(FailureKind.CUT, f"the server broke off: {error_message(data)}")
         if event.usage is not None:
             self._hear_usage(event.usage)
-        for choice in (event.choices or ())[:1]:  # we ask for one
-            self._hear_choice(choice, at)
+        if event.choices:  # we ask for one
+            self._hear_choice(event.choices[0], at)
 
     def _hear_choice(self, choice: _Choice, at: float) -> None:
         chars = choice.delta.num_chars if choice.delta else 0
         piece = Piece(at, chars)
-        if not self._pieces and not self._announcement and not chars and not choice.finish_reason:
+        if not chars and not self._pieces and not self._announcement and not choice.finish_reason:
             self._announcement = piece
         else:
             self._pieces.append(piece)
-        events, asked = len(self._pieces), self._ask.max_tokens
-        if events > 64 + 16 * asked:  # far more than any way to cut up an answer
-            raise StreamBroke(
-                FailureKind.MALFORMED, f"still streaming after {events} events; {asked} tokens were asked for"
-            )
+        if len(self._pieces) > self._most_events:
+            why = f"{len(self._pieces)} events; {self._ask.max_tokens} tokens were asked for"
+            raise StreamBroke(FailureKind.MALFORMED, f"still streaming after {why}")
         self._finish_reason = choice.finish_reason or self._finish_reason
 
     def _hear_usage(self, raw: object) -> None:

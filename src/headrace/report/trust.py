@@ -43,6 +43,9 @@ def delivery_notes(measurement: Measurement) -> Iterator[str]:
         yield (
             f"The client used {share:.1%} of a processor and looked {seconds(client.late_p99_s)} late at P99."
         )
+    if client is not None and client.connections is not None:
+        again = f" {client.sent_again} found theirs closed and were sent again." if client.sent_again else ""
+        yield f"{client.connections:,} connections for {len(measurement.results):,} requests.{again}"
 
 
 def usage_notes(measurement: Measurement) -> Iterator[str]:
