@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.core.errors import BadInput
-from headrace.core.objective import Metric, Objective, of_class, parse_objectives
+from headrace.core.objective import Metric, Objective, joined, of_class, parse_objectives
 from headrace.measure.goodput import Verdict, goodput, judged, overall
 from tests.measure.samples import failure, measurement, timeline
 
@@ -19,9 +19,28 @@ def test_objectives_are_read_as_people_write_them() -> None:
         Objective("", Metric.E2E, 99.5, 120),
         Objective("docs", Metric.TTFT, 95, 8),
     )
-    assert of_class(found, "chat") == found[:2]
-    assert of_class(found, "other") == found[2:3]
     assert parse_objectives("; ".join(map(str, found))) == found
+
+
+def test_a_limit_without_a_class_holds_for_all_who_do_not_state_the_same_one() -> None:
+    found = parse_objectives("docs: p95 ttft < 8s, p95 e2e < 60s; p95 ttft < 1s, p95 itl < 60ms")
+    assert of_class(found, "docs") == (*found[:2], found[3])
+    assert of_class(found, "chat") == found[2:]
+    assert of_class(found, "") == found[2:]
+
+
+def test_a_looser_limit_of_a_class_that_everybodys_makes_void_is_refused() -> None:
+    with pytest.raises(BadInput, match="'p99 ttft < 1s' holds for 'docs', too") as caught:
+        parse_objectives("p99 ttft < 1s; docs: p95 ttft < 8s")
+    assert "docs: p95 ttft < 8s, p99 ttft" in caught.value.hint
+    parse_objectives("p99 ttft < 1s; docs: p95 ttft < 8s, p99 ttft < 9s")
+    parse_objectives("p99 ttft < 9s; docs: p95 ttft < 8s")
+
+
+def test_limits_said_apart_are_checked_as_if_said_together() -> None:
+    one, other = parse_objectives("ttft 1s"), parse_objectives("p95 ttft < 2s")
+    with pytest.raises(BadInput, match="a limit already"):
+        joined([*one, *other])
 
 
 @pytest.mark.parametrize(

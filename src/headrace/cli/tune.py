@@ -29,7 +29,7 @@ from headrace.cli.tuning_telling import Teller
 from headrace.cli.tuning_workload import FilePart, Wishes
 from headrace.core.errors import BadInput
 from headrace.core.goal import Aim
-from headrace.core.objective import Objectives
+from headrace.core.objective import Objectives, joined
 from headrace.core.trial import Verdict
 from headrace.core.whole_file import replace_file
 from headrace.executor.models import locate
@@ -118,7 +118,8 @@ class Options(TypedDict):
     type=Slo(),
     multiple=True,
     metavar="TEXT",
-    help='Limits, as "chat: p95 ttft < 500ms, p95 itl < 60ms"; may be given several times.',
+    help='Limits, as "chat: p95 ttft < 500ms, p95 itl < 60ms; p95 ttft < 8s"; may be given several times. '
+    "Without a class for all, but for a class that states the same percentile itself.",
 )
 @click.option(
     "--aim",
@@ -288,7 +289,7 @@ def _asked(words: tuple[str, ...], options: Options, began: float) -> Asked:
             longest_answer=options["longest_answer"],
         ),
         wishes=Wishes(options["short_rps"], options["long_rps"], options["seed"]),
-        objectives=tuple(each for said in options["slo"] for each in said),
+        objectives=joined(each for said in options["slo"] for each in said),
         aim=None if aim is None else Aim(aim),
         request_class=options["request_class"],
         price_per_hour=options["price"],

@@ -2,11 +2,14 @@
 
     "chat: p95 ttft < 500ms, p95 itl < 60ms; docs: p90 ttft < 8s"  --parse_objectives-->  (Objective, ...)
 
-Without a class it is meant for every class that has none of its own; without a percentile it is the 95th.
-So a goal of `--slo` of `serve` (core.slo), as "chat: ttft 500ms", is one of these, too.
+Without a class it is meant for every class, but for one that states the same percentile of the same latency
+itself: "p95 ttft < 1s; docs: p95 ttft < 8s". Without a percentile it is the 95th. So a goal of `--slo` of `serve`
+(core.slo), as "chat: ttft 500ms", is one of these, too, and what a class leaves out it takes from everybody's there
+as well.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,7 +36,7 @@ class Objective:
     """One percentile of one latency, and where it may lie."""
 
     request_class: str
-    """Empty: every class without an objective of its own."""
+    """Empty: every class that has no limit of its own for this percentile of this latency."""
     metric: Metric
     percentile: float
     limit_s: float
@@ -47,24 +50,49 @@ Objectives = tuple[Objective, ...]
 
 
 def parse_objectives(text: str) -> Objectives:
-    """Raises `BadInput` for what is none, or for two limits of one percentile."""
-    found: dict[tuple[str, Metric, float], Objective] = {}
-    for goal in goal_parts(text, _EXAMPLE):
-        for part in goal.parts:
-            objective = _objective(goal, part)
-            key = (objective.request_class, objective.metric, objective.percentile)
-            if key in found:
-                raise BadInput(f"slo {goal.said!r}: {part!r} has a limit already", _EXAMPLE)
-            found[key] = objective
-    if not found:
+    """Raises `BadInput` for what is none, for two limits of one percentile, and for one that says nothing."""
+    found = (_objective(goal, part) for goal in goal_parts(text, _EXAMPLE) for part in goal.parts)
+    objectives = joined(found)
+    if not objectives:
         raise BadInput("slo: nothing is asked for", _EXAMPLE)
+    return objectives
+
+
+def joined(objectives: Iterable[Objective]) -> Objectives:
+    """As if they had been written in one text. Raises `BadInput` where they contradict each other."""
+    found: dict[tuple[str, Metric, float], Objective] = {}
+    for each in objectives:
+        key = (each.request_class, each.metric, each.percentile)
+        if key in found:
+            raise BadInput(f"slo {str(each)!r}: there is a limit already, {str(found[key])!r}", _EXAMPLE)
+        found[key] = each
+    for own in found.values():
+        _refuse_idle(own, of_class(tuple(found.values()), own.request_class))
     return tuple(found.values())
 
 
 def of_class(objectives: Objectives, request_class: str) -> Objectives:
-    """A class's own, or else those of everybody."""
+    """A class's own, and those of everybody that it does not state itself."""
     own = tuple(each for each in objectives if each.request_class == request_class)
-    return own or tuple(each for each in objectives if not each.request_class)
+    if not request_class:
+        return own
+    stated = {(each.metric, each.percentile) for each in own}
+    return own + tuple(
+        each
+        for each in objectives
+        if not each.request_class and (each.metric, each.percentile) not in stated
+    )
+
+
+def _refuse_idle(own: Objective, beside: Objectives) -> None:
+    """A class's limit that everybody's limit of a higher percentile already keeps: it was meant to be looser."""
+    for each in beside:
+        is_everybodys = own.request_class and not each.request_class and each.metric is own.metric
+        if is_everybodys and each.percentile > own.percentile and each.limit_s <= own.limit_s:
+            raise BadInput(
+                f"slo {str(own)!r} says nothing: {str(each)!r} holds for {own.request_class!r}, too",
+                f'give the class its own p{each.percentile:g}: "{own}, p{each.percentile:g} {each.metric} < ..."',
+            )
 
 
 def is_good(timeline: Timeline, objectives: Objectives) -> bool:
