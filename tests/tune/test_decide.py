@@ -18,7 +18,7 @@ from headrace.tune.decide import Room, next_trial
 from headrace.tune.drive import Budget, drive
 from headrace.tune.evidence import bracket_of
 from headrace.tune.problem import Extra, Problem
-from headrace.tune.twin import highest_rung, load_of
+from headrace.tune.twin import highest_rung, load_of, rung_of
 from tests.tune.model import CAPACITY, LATENCY, Server, grade_of, graded, off_by, problem
 
 
@@ -137,6 +137,22 @@ def test_the_same_runs_give_the_same_next_run_whoever_asks() -> None:
         else:
             assert isinstance(step, Conclusion)
             assert replace(step, simulated=0) == replace(whole, simulated=0)
+
+
+def test_no_load_is_tried_at_which_the_workload_would_be_over_too_soon() -> None:
+    server = Server(off_by(1.0, 1.0))
+    most = rung_of(capacity(server, {})) + 2
+    found = tune(server, replace(problem(), highest_rung=most))
+    assert max(run.load for run in server.runs) <= load_of(most)
+    assert found.verdict is Verdict.IMPROVED
+
+
+def test_a_start_that_carries_all_that_may_be_tried_stays_and_the_reason_is_said() -> None:
+    server = Server(off_by(1.0, 1.0))
+    found = tune(server, replace(problem(), highest_rung=0))
+    assert found.verdict is Verdict.NOTHING_BETTER
+    assert "too short to tell of more" in found.why
+    assert [run.purpose for run in server.runs] == [Purpose.BASELINE] * 2
 
 
 def test_settings_that_crash_are_left_and_others_that_ask_for_as_much() -> None:

@@ -9,7 +9,7 @@ from headrace.core.goal import Aim, Goal
 from headrace.core.measurement import Measurement
 from headrace.core.objective import Metric, parse_objectives
 from headrace.core.timeline import Failure, FailureKind, Timeline
-from headrace.tune.goals import Kind, kind_of, propose_goal, relative_to, sample_warnings
+from headrace.tune.goals import Kind, highest_load, kind_of, propose_goal, relative_to, warnings_of
 from headrace.tune.grade import grade
 from headrace.workload.features import (
     ClassMix,
@@ -108,7 +108,30 @@ def test_a_class_without_an_answer_has_no_goal() -> None:
 
 def test_a_percentile_of_few_requests_is_warned_of() -> None:
     goal = Goal(Aim.LATENCY, parse_objectives("chat: p95 ttft < 1s, p99 e2e < 3s; docs: p50 ttft < 9s"))
-    (warning,) = sample_warnings(MIXED, goal)
+    (warning,) = warnings_of(MIXED, goal, grade(measured(), goal))
     assert "p99 e2e of 'chat'" in warning
     assert "180 requests" in warning
     assert "500" in warning
+
+
+def lasting(duration_s: float) -> Features:
+    return replace(MIXED, timing=replace(MIXED.timing, duration_s=duration_s))
+
+
+def test_a_workload_that_is_over_before_a_queue_shows_is_warned_of_and_not_compressed() -> None:
+    goal = Goal(Aim.CAPACITY, parse_objectives("docs: p50 ttft < 8s; chat: p50 ttft < 1s"))
+    baseline = grade(measured(docs_s=3.0), goal)
+    (warning,) = warnings_of(lasting(20.0), goal, baseline)
+    assert "lasts 20 s and a wait may grow by 5.0 s" in warning
+    assert "1.3 times what the server carries" in warning, "15 s of work take 20 s, of 5 s nobody knows"
+    assert "55 s of it" in warning
+    assert highest_load(lasting(20.0), baseline) == pytest.approx(20 / 15)
+    assert highest_load(lasting(4.0), baseline) == 1.0, "what a person asks about is tried"
+    assert warnings_of(lasting(55.1), goal, baseline) == ()
+    assert highest_load(lasting(300.0), baseline) == pytest.approx(20.0)
+
+
+def test_limits_that_no_queue_can_miss_bound_no_load() -> None:
+    goal = Goal(Aim.CAPACITY, parse_objectives("p95 itl < 9s"))
+    assert warnings_of(lasting(1.0), goal, grade(measured(), goal)) == ()
+    assert highest_load(lasting(1.0), grade(measured(), goal)) == float("inf")

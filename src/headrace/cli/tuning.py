@@ -49,12 +49,13 @@ from headrace.tune.belief import view_of
 from headrace.tune.curves import explain
 from headrace.tune.decide import Room, next_trial
 from headrace.tune.drive import Budget, drive
-from headrace.tune.goals import propose_goal, relative_to, sample_warnings
+from headrace.tune.goals import highest_load, propose_goal, relative_to, warnings_of
+from headrace.tune.grade import grade
 from headrace.tune.levers import further_levers
 from headrace.tune.problem import Problem
 from headrace.tune.space import demand_of, space_of
 from headrace.tune.traffic import keeps_up, lighter
-from headrace.tune.twin import Remembered
+from headrace.tune.twin import Remembered, rung_of
 from headrace.workload.columns import collect
 from headrace.workload.features import Features, describe
 from headrace.workload.mixed import SHORT
@@ -96,10 +97,13 @@ def tune(asked: Asked, journal: Journal, teller: Teller) -> Tuning:
         first = _first_baseline(asked, judging, recorder, teller)
         features = _features(judging, judging.traffic)  # of a lighter load, where it was made one
         goal, why = _goal(asked, features, first)
-        teller.goal(goal, why, sample_warnings(features, goal))
+        baseline = grade(first, goal)
+        warnings = warnings_of(features, goal, baseline)
+        teller.goal(goal, why, warnings)
         recorder.goal = goal
         predictor = Predictor(Grader(judging.twin, goal), asked.ray_address, on_done=teller.simulating)
         problem = _problem(asked, judging, first, features, Remembered(predictor), goal)
+        problem = replace(problem, highest_rung=rung_of(highest_load(features, baseline)))
         conclusion, is_interrupted = _search(asked, judging, recorder, problem, teller)
         if judging.server is not None:
             judging.server.close()  # nothing more is measured
@@ -109,7 +113,7 @@ def tune(asked: Asked, journal: Journal, teller: Teller) -> Tuning:
             goal=goal,
             goal_why=why,
             server=server_of(asked.target, judging, conclusion),
-            traffic=said_traffic(judging, features, goal),
+            traffic=said_traffic(judging, features, warnings),
             runs=tuple(recorder.runs()),
             conclusion=conclusion,
             details=tuple(detail_of(journal, made) for made in journal.runs),

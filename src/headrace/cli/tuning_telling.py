@@ -11,7 +11,7 @@ import math
 import os
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -37,6 +37,8 @@ AIMS = {
 GIB = 1 << 30
 OTHERS_MATTER = 0.3
 """Processors that others kept busy, from which on a person is told."""
+QUIET_S = 10.0
+"""Without a line while the twin computes; where no terminal shows a count that moves."""
 
 
 @dataclass(slots=True)
@@ -45,18 +47,24 @@ class Teller:
 
     console: Console
     ends_at: float
-    """On `time.monotonic`."""
-    began: float = field(default_factory=time.monotonic)
+    """On `now`."""
+    now: Callable[[], float] = time.monotonic
     _problem: Problem | None = None
     _baselines: list[Grade] = field(default_factory=list[Grade])
     _made: Sequence[Made] = ()
     _headroom_bytes: int = 0
     _told: set[str] = field(default_factory=set[str])
     _status: Status | None = None
+    _simulated: int = 0
+    _began: float = field(init=False)
+    _said_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self._said_at = self.now()
 
     def say(self, what: str) -> None:
         self._quiet()
-        line = f"{clock(time.monotonic() - self.began):>5}  {what}"
+        line = f"{self._passed()}  {what}"
         indent = " " * (9 + len(what) - len(what.lstrip()))
         for part in textwrap.wrap(line, self.console.width, subsequent_indent=indent, break_on_hyphens=False):
             self.console.print(part, highlight=False, markup=False, soft_wrap=True)
@@ -66,7 +74,7 @@ class Teller:
         if title not in self._told:
             self._told.add(title)
             self._quiet()
-            line = f"{clock(time.monotonic() - self.began):>5}  {title}"
+            line = f"{self._passed()}  {title}"
             self.console.print(line, style="bold", highlight=False)
 
     # --- 1 and 2
@@ -126,7 +134,7 @@ class Teller:
             self.step("5 Further levers" if wanted.purpose is Purpose.LEVER else "4 Main budgets")
             if self._problem is not None and wanted.purpose is Purpose.CHECK:
                 self.say(f"  {self._problem.twin.simulated:,} settings and loads simulated so far")
-        left = "" if math.isinf(self.ends_at) else f", {clock(self.ends_at - time.monotonic())} left"
+        left = "" if math.isinf(self.ends_at) else f", {clock(self.ends_at - self.now())} left"
         self.say(f"run {number}{left}: {settings_words(wanted.overrides)}{_at(wanted.load)}")
         self.say(f"  {wanted.why}")
 
@@ -157,16 +165,24 @@ class Teller:
             self.say(f"  processors busy: {made.busy_cores:.1f} of {os.cpu_count()}")
 
     def simulating(self, done: int, of: int) -> None:
-        """A batch in the twin; only on a terminal, where the line goes away again."""
+        """One of a batch in the twin: a count that moves on a terminal, elsewhere a line now and then."""
+        self._simulated += 1
+        text = f"twin: {self._simulated:,} simulations; {done} of {of} in this batch"
         if not self.console.is_terminal:
+            if self.now() - self._said_at >= QUIET_S:
+                self.say(f"  {text}")
             return
-        text = f"twin: {done} of {of} simulations"
         if self._status is None:
             self._status = self.console.status(text)
             self._status.start()
         self._status.update(text)
         if done == of:
             self._quiet()
+
+    def _passed(self) -> str:
+        """Since the start; a line is being said."""
+        self._said_at = self.now()
+        return f"{clock(self._said_at - self._began):>5}"
 
     def _quiet(self) -> None:
         if self._status is not None:

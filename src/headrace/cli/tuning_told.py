@@ -9,14 +9,13 @@ from headrace.cli.tuning_recorder import Judging
 from headrace.cli.tuning_targets import EmbeddedTarget, Tunable, TwinTarget
 from headrace.cli.tuning_telling import remarks_on
 from headrace.core.conclusion import Conclusion
-from headrace.core.goal import Goal
 from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
 from headrace.report.tuning.tuning import Advice, RunDetail, Server, Traffic
 from headrace.targets.flags import as_flags
 from headrace.tune.belief import View
 from headrace.tune.explore import explore
-from headrace.tune.goals import kind_of, sample_warnings
+from headrace.tune.goals import kind_of
 from headrace.tune.twin import Point
 from headrace.workload.features import Features
 
@@ -41,7 +40,7 @@ def server_of(target: Tunable, judging: Judging, conclusion: Conclusion) -> Serv
     )
 
 
-def said_traffic(judging: Judging, features: Features, goal: Goal) -> Traffic:
+def said_traffic(judging: Judging, features: Features, warnings: tuple[str, ...]) -> Traffic:
     kind, why = kind_of(features)
     return Traffic(
         said=judging.traffic.said,
@@ -49,7 +48,7 @@ def said_traffic(judging: Judging, features: Features, goal: Goal) -> Traffic:
         kind=kind.value,
         kind_why=why,
         rate_rps=features.timing.rate,
-        warnings=sample_warnings(features, goal),
+        warnings=warnings,
     )
 
 

@@ -3,9 +3,9 @@
     "chat: p95 ttft < 500ms, p95 itl < 60ms; docs: p90 ttft < 8s"  --parse_objectives-->  (Objective, ...)
 
 Without a class it is meant for every class, but for one that states the same percentile of the same latency
-itself: "p95 ttft < 1s; docs: p95 ttft < 8s". Without a percentile it is the 95th. So a goal of `--slo` of `serve`
-(core.slo), as "chat: ttft 500ms", is one of these, too, and what a class leaves out it takes from everybody's there
-as well.
+itself: "p95 ttft < 1s; docs: p95 ttft < 8s". Without a percentile it is the 95th. So a goal of `--slo` of
+`serve` (core.slo), as "chat: ttft 500ms", is one of these, too; what a class leaves out it takes from
+everybody's there as well.
 """
 
 import re
@@ -78,20 +78,19 @@ def of_class(objectives: Objectives, request_class: str) -> Objectives:
         return own
     stated = {(each.metric, each.percentile) for each in own}
     return own + tuple(
-        each
-        for each in objectives
-        if not each.request_class and (each.metric, each.percentile) not in stated
+        each for each in objectives if not each.request_class and (each.metric, each.percentile) not in stated
     )
 
 
 def _refuse_idle(own: Objective, beside: Objectives) -> None:
-    """A class's limit that everybody's limit of a higher percentile already keeps: it was meant to be looser."""
+    """A class's limit that everybody's of a higher percentile already keeps: it was meant to be looser."""
     for each in beside:
+        higher = f"p{each.percentile:g}"
         is_everybodys = own.request_class and not each.request_class and each.metric is own.metric
         if is_everybodys and each.percentile > own.percentile and each.limit_s <= own.limit_s:
             raise BadInput(
                 f"slo {str(own)!r} says nothing: {str(each)!r} holds for {own.request_class!r}, too",
-                f'give the class its own p{each.percentile:g}: "{own}, p{each.percentile:g} {each.metric} < ..."',
+                f'give the class its own {higher}: "{own}, {higher} {each.metric} < ..."',
             )
 
 

@@ -64,6 +64,11 @@ class View:
     seeks_capacity: bool
     """False for a goal of latency, and where no setting meets the objectives at any load."""
 
+    @property
+    def is_at_the_top(self) -> bool:
+        """The start is believed to carry the highest load that may be tried."""
+        return self.seeks_capacity and self.start.height >= self.problem.highest_rung
+
     def load_at(self, height: float) -> float:
         """Where a candidate of that height is to be measured."""
         return load_of(round(height)) if self.seeks_capacity else OWN_LOAD

@@ -16,6 +16,7 @@ from headrace.tune.levers import levers_found
 from headrace.tune.proof import REPEATS, Proof, proof_of
 from headrace.tune.reach import nearest, out_of_reach
 from headrace.tune.trust import drift_of, predictions
+from headrace.tune.twin import load_of
 
 Found = tuple[Verdict, str]
 
@@ -68,9 +69,14 @@ def _verdict(view: View, proof: Proof | None, untried: Wanted | None) -> Found:
 def _without_contender(view: View, *, is_open: bool) -> Found:
     checks = sum(run.purpose is Purpose.CHECK for run in view.runs)
     if is_open:
-        return Verdict.INCONCLUSIVE, f"the budget ended when {checks} candidates had run, none of them better"
+        ran = f"after {_many(checks, 'run')} of candidates, none of them better" if checks else ""
+        return Verdict.INCONCLUSIVE, f"the budget ended {ran or 'before a candidate had run'}"
     simulated = view.problem.twin.simulated
-    tried = f"nor in {checks} runs of candidates" if checks else "so none was worth a run"
+    if view.is_at_the_top:
+        most = f"{load_of(view.problem.highest_rung):.3g} times the load"
+        why = f"the start carries {most} in the twin, and this workload is too short to tell of more"
+        return Verdict.NOTHING_BETTER, why
+    tried = f"nor in {_many(checks, 'run')} of candidates" if checks else "so none was worth a run"
     return Verdict.NOTHING_BETTER, f"no setting was 5 % better in {simulated:,} simulations, {tried}"
 
 
@@ -116,6 +122,10 @@ def _notes(view: View) -> Iterator[str]:
         )
     causes = [run.outcome.cause for run in view.runs if isinstance(run.outcome, NoResult)]
     if causes:
-        yield f"{len(causes)} of {len(view.runs)} runs gave no result: {causes[0]}"
+        yield f"{len(causes)} of {_many(len(view.runs), 'run')} gave no result: {causes[0]}"
     if (factor := drift_of(view)) is not None:
         yield f"the machine drifted: the baseline's late runs took {factor:.2f} times as long"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

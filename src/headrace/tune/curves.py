@@ -76,7 +76,7 @@ def _capacity(view: View, overrides: Overrides, load: float) -> float | None:
         (found,) = grades(view.problem.twin, [Point(overrides, load_of(rung), view.pace)])
         return found is not None and found.meets
 
-    rung = highest_rung(meets, rung_of(load))
+    rung = highest_rung(meets, rung_of(load), view.problem.highest_rung)
     return None if rung is None else load_of(rung)
 
 

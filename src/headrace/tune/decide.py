@@ -78,7 +78,7 @@ def _closing(view: View) -> Wanted | None:
 def _check(view: View) -> Wanted | None:
     """The candidate believed best; None when it has shown what is believed of it, or is no better."""
     checks = sum(run.purpose is Purpose.CHECK for run in view.runs)
-    if checks >= MOST_CHECKS or not view.beliefs:
+    if checks >= MOST_CHECKS or not view.beliefs or view.is_at_the_top:
         return None
     best = view.beliefs[0]
     is_no_better = best.worth <= view.start.height
@@ -97,7 +97,7 @@ def _height_to_check(view: View, best: Belief) -> float:
     least = above_start if best.shown is None else max(above_start, best.shown + 1)
     missed = bracket_of(view.runs, best.overrides).missed
     most = best.height if missed is not None else max(best.height, least)
-    return min(max(best.height - SAFETY, least), most)
+    return min(max(best.height - SAFETY, least), most, view.problem.highest_rung)
 
 
 def _refuse_a_dead_baseline(runs: Sequence[Run]) -> None:

@@ -19,7 +19,7 @@ from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
 from headrace.tune.problem import Problem
 from headrace.tune.space import CAP, SEQS, TOKENS
-from headrace.tune.twin import HIGHEST_RUNG, LOWEST_RUNG, WHOLE, Point, grades, load_of, settings_key
+from headrace.tune.twin import LOWEST_RUNG, WHOLE, Point, grades, load_of, settings_key
 
 START: Overrides = {}
 """The starting settings: nothing overridden."""
@@ -132,7 +132,8 @@ class _Tour:
         if not self.problem.goal.seeks_capacity:
             self._met(settings, 0)
             return
-        met, missed, stride = self._met(settings, rung), HIGHEST_RUNG + 1, 1
+        rung, missed = min(rung, self.problem.highest_rung), self.problem.highest_rung + 1
+        met, stride = self._met(settings, rung), 1
         while not met and rung > LOWEST_RUNG:
             missed, rung, stride = rung, max(LOWEST_RUNG, rung - stride), 2 * stride
             met = self._met(settings, rung)

@@ -1,6 +1,7 @@
 """A goal for who set none: from what kind of traffic it is, and how the server does today.
 
     Features --kind_of--> Kind, why            Kind + baseline --propose_goal--> Goal, why
+    Features + Goal + baseline's Grade --warnings_of, highest_load--> what such a workload cannot tell
 
 Limits are then the baseline's own values, so a proposal promises nothing; it says in which direction
 better lies, and how much worse anything else may become for it.
@@ -8,10 +9,12 @@ better lies, and how much worse anything else may become for it.
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from math import inf
 from statistics import median
 
 from headrace.core.errors import BadInput
 from headrace.core.goal import Aim, Goal
+from headrace.core.grade import Grade
 from headrace.core.measurement import Measurement
 from headrace.core.objective import Metric, Objective, Objectives, of_class
 from headrace.tune.grade import percentile_s
@@ -28,6 +31,8 @@ MAY_DOUBLE = 2.0
 """How much longer others may wait for one class's sake."""
 ENOUGH_BEYOND = 5
 """Requests beyond a percentile, fewer than which make it a matter of single requests."""
+UNSEEN, MOST_UNSEEN = 1.1, 1.5
+"""Times what a server carries that a workload may bring unseen: more is warned of, or not tried at all."""
 
 
 class Kind(StrEnum):
@@ -86,9 +91,39 @@ def relative_to(baseline: Sequence[Measurement], request_class: str, others: Seq
     return Goal(Aim.LATENCY, tuple(objectives), is_relative=True)
 
 
-def sample_warnings(features: Features, goal: Goal) -> tuple[str, ...]:
-    """Where a percentile rests on fewer requests than make one."""
-    return tuple(_warnings(features.classes, goal.objectives, features.requests))
+def warnings_of(features: Features, goal: Goal, baseline: Grade) -> tuple[str, ...]:
+    """Where a percentile rests on fewer requests than make one, and where the workload ends too soon."""
+    few = _warnings(features.classes, goal.objectives, features.requests)
+    return (*few, *_brevity(features, goal, baseline))
+
+
+def highest_load(features: Features, baseline: Grade) -> float:
+    """Beyond it a server could be given half as much again as it carries, and keep every limit till the end:
+    under `f` times what it carries, waits have grown by 1 - 1/f of the workload's time. Never below 1.
+    """
+    spare_s = _spare_s(baseline)
+    return inf if spare_s == 0 else max(1.0, features.timing.duration_s * (1 - 1 / MOST_UNSEEN) / spare_s)
+
+
+def _brevity(features: Features, goal: Goal, baseline: Grade) -> Iterator[str]:
+    lasts_s, spare_s = features.timing.duration_s, _spare_s(baseline)
+    unseen = inf if spare_s >= lasts_s else 1 / (1 - spare_s / lasts_s)
+    if unseen <= UNSEEN or (goal.is_relative and not goal.seeks_capacity):
+        return
+    times = "any load" if unseen == inf else f"{unseen:.1f} times what the server carries"
+    wanted_s = spare_s / (1 - 1 / UNSEEN)
+    yield (
+        f"the workload lasts {lasts_s:.0f} s and a wait may grow by {spare_s:.1f} s before it misses its "
+        f"limit, so {times} would pass unseen; {wanted_s:.0f} s of it (--duration) would show it"
+    )
+
+
+def _spare_s(baseline: Grade) -> float:
+    """The longest that a wait may still grow until it misses its limit: under some settings the queue is only
+    of those who may wait longest. Gaps between tokens do not grow with a queue.
+    """
+    waits = (each for each in baseline.attained if each.objective.metric in (Metric.TTFT, Metric.E2E))
+    return max((each.objective.limit_s - each.value_s for each in waits if each.ratio < 1), default=0.0)
 
 
 def _warnings(classes: Sequence[ClassMix], objectives: Objectives, requests: int) -> Iterator[str]:
@@ -129,7 +164,7 @@ def _objective(
         for run in baseline
         if (results := [each for each in run.measured if each.request_class == request_class])
     ]
-    finite = [value for value in values if 0 < value < float("inf")]
+    finite = [value for value in values if 0 < value < inf]
     if not finite:
         raise BadInput(
             f"no run of the baseline tells the p95 {metric} of {request_class!r}",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from headrace.core.goal import Aim, Goal
 from headrace.core.ports import Overrides
 from headrace.tune.space import Space
-from headrace.tune.twin import Remembered
+from headrace.tune.twin import HIGHEST_RUNG, Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Problem:
     space: Space
     twin: Remembered
     extras: tuple[Extra, ...] = field(default=())
+    highest_rung: int = HIGHEST_RUNG
+    """Of the loads that may be tried: at more the workload would end before a queue could miss a limit."""
 
     def at_own_load(self) -> "Problem":
         """The same, as a question of latency: for objectives that nothing meets at any load."""

@@ -13,7 +13,7 @@ Loads are whole rungs of a ladder, 5 % apart, so that searches meet at the same 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import floor, log
+from math import floor, inf, log
 
 from headrace.core.cost import Pace
 from headrace.core.grade import Grade
@@ -79,16 +79,16 @@ def load_of(rung: int) -> float:
 
 
 def rung_of(load: float) -> int:
-    """The highest rung at or below a load."""
-    return floor(log(load) / log(RUNG) + 1e-4)
+    """The highest rung of the ladder at or below a load."""
+    return HIGHEST_RUNG if load == inf else min(floor(log(load) / log(RUNG) + 1e-4), HIGHEST_RUNG)
 
 
-def highest_rung(meets: Callable[[int], bool], start: int = 0) -> int | None:
-    """The highest rung that meets, if whatever meets at one meets at all below; None where none does.
+def highest_rung(meets: Callable[[int], bool], start: int = 0, most: int = HIGHEST_RUNG) -> int | None:
+    """The highest rung up to `most` that meets, if whatever meets at one meets at all below. None: no rung.
 
     Steps of 1, 2, 4, ... from `start` towards the edge, then halving.
     """
-    met, missed = LOWEST_RUNG - 1, HIGHEST_RUNG + 1
+    met, missed = LOWEST_RUNG - 1, most + 1
     rung, stride = start, 1
     while missed - met > 1:
         rung = min(max(rung, met + 1), missed - 1)
@@ -99,7 +99,7 @@ def highest_rung(meets: Callable[[int], bool], start: int = 0) -> int | None:
             missed = rung
             rung -= stride
         stride *= 2
-        if met >= LOWEST_RUNG and missed <= HIGHEST_RUNG:
+        if met >= LOWEST_RUNG and missed <= most:
             rung = (met + missed) // 2
     return met if met >= LOWEST_RUNG else None
 
