@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.tuning_survey import survey_of_twin
 from headrace.cli.tuning_targets import (
     AddressTarget,
     CommandTarget,
@@ -70,6 +71,15 @@ def test_an_address_is_never_asked_for_other_settings() -> None:
         served.check_alive()
     with pytest.raises(TargetFailed, match="not restarted"), target.serve({"max_num_seqs": 4}):
         pytest.fail("it must not be entered")
+
+
+def test_a_twins_context_is_what_its_memory_holds_of_the_models() -> None:
+    survey, cost = survey_of_twin(TwinTarget("llama-3.1-8b/l4"), None)
+    blocks, block_size = survey.facts.num_gpu_blocks, survey.facts.block_size
+    assert blocks
+    assert block_size
+    assert cost.machine is not None
+    assert survey.start["max_model_len"] == (blocks - 1) * block_size < cost.machine.max_model_len
 
 
 def test_a_twin_is_no_server() -> None:

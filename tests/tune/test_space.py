@@ -121,3 +121,11 @@ def test_a_grid_is_thinned_around_the_start_until_it_is_small_enough() -> None:
 def test_demand_is_of_whole_requests() -> None:
     assert (DEMAND.longest_tokens, DEMAND.longest_prompt_tokens) == (4050, 4000)
     assert DEMAND.mean_tokens == (99 * 120 + 4050) / 100
+
+
+def test_a_cache_smaller_than_the_context_that_the_start_allows_refuses_nothing_else() -> None:
+    """Such a start runs: that it could not hold one request of full length is no fault of other settings."""
+    site = Site({**SITE.start, "max_model_len": 131_072}, kv_tokens=40_000, kv_bytes_per_token=131_072.0)
+    space = space_of(site, DEMAND)
+    assert space.is_safe({"max_num_batched_tokens": 512})
+    assert len(space.grid(["max_num_batched_tokens"], 64)) > 5

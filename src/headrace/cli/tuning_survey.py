@@ -210,9 +210,10 @@ def _facts_of(cost: LoadedCost) -> ServerFacts:
     if machine is None:
         return ServerFacts()
     limits = cost.deployment if isinstance(cost, Roofline) else machine
+    blocks = machine.num_gpu_blocks(machine.block_size)
     return ServerFacts(
-        max_model_len=machine.max_model_len,
-        num_gpu_blocks=machine.num_gpu_blocks(machine.block_size),
+        max_model_len=min(machine.max_model_len, max(1, blocks - 1) * machine.block_size),  # vLLM's `auto`
+        num_gpu_blocks=blocks,
         block_size=machine.block_size,
         kv_cache_memory_bytes=machine.kv_cache_bytes,
         max_num_batched_tokens=limits.max_num_batched_tokens,

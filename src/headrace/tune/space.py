@@ -294,7 +294,8 @@ def _refuse_memory(full: Mapping[str, Value], site: Site) -> str | None:
         return f"{asked / _MIB:,.0f} MiB more memory are needed and {spare:,.0f} are to spare"
     if site.kv_tokens is not None and site.kv_bytes_per_token and MODEL_LEN in full:
         holds = site.kv_tokens + more / site.kv_bytes_per_token
-        if holds < min(float(full[MODEL_LEN]), float(site.start[MODEL_LEN])):
+        # The start runs, however long a request it allows: what its cache holds is enough.
+        if holds < min(float(full[MODEL_LEN]), float(site.start[MODEL_LEN]), float(site.kv_tokens)):
             return f"the KV cache would hold {holds:,.0f} tokens, less than one request of {MODEL_LEN}"
     return None
 
