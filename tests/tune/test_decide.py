@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.conclusion import Conclusion
+from headrace.core.cost import Pace
 from headrace.core.errors import TargetFailed
 from headrace.core.goal import Aim, Goal
 from headrace.core.grade import Grade
@@ -261,6 +262,23 @@ def test_a_further_lever_is_kept_only_when_its_runs_are_better() -> None:
     assert "enable_prefix_caching" not in found.recommended
     bad = [run for run in server.runs if "enable_prefix_caching" in run.overrides]
     assert len(bad) == 1
+
+
+def test_further_levers_come_last_whatever_they_do_to_the_latencies() -> None:
+    """The twin does not know them: where one makes all twice as fast, its steps were not wrong."""
+
+    def truth(overrides: Overrides, load: float) -> Grade:
+        own = {name: value for name, value in overrides.items() if name != "async_scheduling"}
+        pace = Pace(0.5, 2.0) if "async_scheduling" in overrides else Pace(1.1, 1.0)
+        return grade_of(own, load, pace, LATENCY)
+
+    server = Server(truth, goal=LATENCY)
+    found = tune(server, problem(LATENCY, EXTRAS[:1]))
+    purposes = [run.purpose for run in server.runs]
+    first = purposes.index(Purpose.LEVER)
+    assert set(purposes[first:]) == {Purpose.LEVER}
+    assert found.pace.decode == pytest.approx(1.0, abs=0.1)
+    assert not any(each.is_beyond_noise for each in found.predictions[first:])
 
 
 def test_runs_that_contradict_the_twin_are_marked() -> None:

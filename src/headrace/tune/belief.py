@@ -75,10 +75,12 @@ class View:
 
 
 def view_of(problem: Problem, runs: Sequence[Run]) -> View:
-    """`runs` begin with the baseline's."""
-    series = paces(runs, problem.twin)
-    baseline = sum(run.purpose is Purpose.BASELINE for run in runs[: _first_other(runs)])
+    """`runs` begin with the baseline's. Those of further levers tell nothing of the twin, which does not know
+    what they switch, so they lead to no other candidate.
+    """
     seen = [run for run in runs if run.purpose is not Purpose.LEVER]
+    series = paces(seen, problem.twin)
+    baseline = sum(run.purpose is Purpose.BASELINE for run in seen[: _first_other(seen)])
     seeks = problem.goal.seeks_capacity
     ranking = explore(problem, series[baseline])
     if seeks and ranking.best is None:

@@ -88,6 +88,8 @@ def _check(view: View) -> Wanted | None:
         return None
     height = _height_to_check(view, best)
     why = "the best in the twin" if best.shown is None else "it may carry more than was tried"
+    if is_no_better:
+        why = "the twin knows nothing better: is it right?"
     return Wanted(dict(best.overrides), view.load_at(height), Purpose.CHECK, why)
 
 

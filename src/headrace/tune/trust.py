@@ -8,7 +8,7 @@ from math import exp
 
 from headrace.core.conclusion import Predicted
 from headrace.core.grade import Grade
-from headrace.core.trial import NoResult, Run
+from headrace.core.trial import NoResult, Purpose, Run
 from headrace.tune.belief import View
 from headrace.tune.evidence import deviation
 from headrace.tune.pace import residuals
@@ -22,12 +22,20 @@ SIGMAS = 2.0
 
 
 def predictions(view: View) -> tuple[Predicted, ...]:
-    """Every run beside the twin's account at the pace that all of them showed."""
+    """Every run beside the twin's account at the pace that all of them showed. It does not know what further
+    levers switch, so that theirs are other is no disagreement.
+    """
     spread = deviation(view.runs)
     noise = SIGMAS * (spread[0] if spread else ASSUMED_DEVIATION)
     return tuple(
         Predicted(
-            number, run.overrides, run.load, run.purpose, said, run.outcome, _is_off(run.outcome, said, noise)
+            number,
+            run.overrides,
+            run.load,
+            run.purpose,
+            said,
+            run.outcome,
+            is_beyond_noise=run.purpose is not Purpose.LEVER and _is_off(run.outcome, said, noise),
         )
         for number, (run, said) in enumerate(zip(view.runs, _said(view, view.runs), strict=True))
     )

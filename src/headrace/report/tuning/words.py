@@ -6,7 +6,7 @@ from math import inf
 from headrace.core.conclusion import Predicted, Value
 from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
-from headrace.core.trial import NoResult, Verdict
+from headrace.core.trial import NoResult, Purpose, Verdict
 from headrace.report.tuning.tuning import Tuning
 from headrace.report.units import seconds
 from headrace.targets.flags import as_flags
@@ -88,7 +88,8 @@ def twin_words(predictions: Sequence[Predicted]) -> str:
     both = [
         (each.measured.ratio / each.predicted.ratio, each)
         for each in predictions
-        if isinstance(each.measured, Grade)
+        if each.purpose is not Purpose.LEVER
+        and isinstance(each.measured, Grade)
         and isinstance(each.predicted, Grade)
         and 0 < each.predicted.ratio < inf
         and each.measured.ratio < inf
