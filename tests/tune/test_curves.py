@@ -57,14 +57,18 @@ def test_nothing_on_the_frontier_is_beaten_in_both() -> None:
         )
 
 
-def test_the_obvious_moves_are_simulated_and_explained_with_numbers() -> None:
+def test_the_obvious_moves_are_simulated_beside_the_start_and_the_answer() -> None:
     seen = view(is_capacity=False)
-    moves = explain(seen, seen.beliefs[0].overrides, 1.0).obvious
+    found = explain(seen, seen.beliefs[0].overrides, 1.0)
+    moves = found.obvious
     assert {
-        "a larger batch: four times the tokens a step",
-        "smaller steps alone: a quarter of the tokens",
+        "four times the tokens a step",
+        "a quarter of the tokens a step, alone",
     } <= {move.name for move in moves}
+    assert isinstance(found.start, Grade)
+    assert isinstance(found.answer, Grade)
+    assert found.answer.ratio < found.start.ratio
     for move in moves:
         assert isinstance(move.grade, Grade)
-        assert "beside" in move.why
-    assert all("more memory" not in move.name for move in moves), "the server has no such lever"
+        assert move.unsafe == seen.problem.space.refuse(move.overrides)
+    assert all("KV cache" not in move.name for move in moves), "the server has no such lever"

@@ -24,6 +24,7 @@ from headrace.core.goal import Aim, Goal
 from headrace.core.grade import Grade
 from headrace.core.objective import Objectives
 from headrace.core.trial import NoResult, Purpose, Run, Wanted
+from headrace.report.tuning.grounds import objectives_words
 from headrace.report.tuning.words import settings_words
 from headrace.report.units import seconds
 from headrace.tune.problem import Problem
@@ -82,7 +83,7 @@ class Teller:
     def goal_asked(self, objectives: Objectives, aim: Aim | None) -> None:
         self.step("1 Goal")
         if objectives:
-            self.say(f"  {'; '.join(map(str, objectives))}")
+            self.say(f"  {objectives_words(objectives)}")
             self.say(f"  and with that, {AIMS[aim or Aim.CAPACITY]}")
         else:
             self.say("  no --slo is given: a goal is proposed when the server has been seen as it is")
@@ -108,7 +109,7 @@ class Teller:
         self.say(f"going on from {journal.folder}: {runs}")
 
     def goal(self, goal: Goal, why: str, warnings: Sequence[str]) -> None:
-        self.say(f"  goal: {'; '.join(map(str, goal.objectives))}{f' ({why})' if why else ''}")
+        self.say(f"  goal: {objectives_words(goal.objectives)}{f' ({why})' if why else ''}")
         for warning in warnings:
             self.say(f"  beware: {warning}")
 

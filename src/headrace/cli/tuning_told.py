@@ -27,6 +27,7 @@ def server_of(target: Tunable, judging: Judging, conclusion: Conclusion) -> Serv
     also = ()
     if isinstance(target, EmbeddedTarget) and changed and "scheduling_policy" not in changed:
         also = (("the same for vLLM", shlex.join(["vllm", "serve", "MODEL", *as_flags(changed)])),)
+    is_elsewhere = isinstance(target, TwinTarget) or not target.restarts
     return Server(
         name=target.name,
         model=judging.survey.model,
@@ -35,7 +36,7 @@ def server_of(target: Tunable, judging: Judging, conclusion: Conclusion) -> Serv
         recommended=target.command(changed),
         also=also,
         restarts=target.restarts,
-        headroom_bytes=judging.survey.headroom_bytes if target.restarts else None,
+        headroom_bytes=None if is_elsewhere else judging.survey.headroom_bytes,
         cores=None if isinstance(target, TwinTarget) else os.cpu_count(),
     )
 

@@ -41,7 +41,7 @@ class Predicted:
     predicted: Grade | NoResult
     measured: Grade | NoResult
     is_beyond_noise: bool
-    """They differ by more than two runs of one choice do."""
+    """They differ by more than two runs of one choice do; never said of further levers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +134,17 @@ class ObviousMove:
     name: str
     overrides: Overrides
     grade: Grade | NoResult
-    why: str
-    """What becomes better or worse, with numbers and the budget that explains it."""
+    unsafe: str | None
+    """Why it would not be tried on a server; None where it might."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The twin's picture around the answer."""
 
+    start: Grade | NoResult
+    answer: Grade | NoResult
+    """Both at the load of the comparison, as the moves are."""
     curves: tuple[Curve, ...]
     frontier: tuple[FrontierPoint, ...]
     obvious: tuple[ObviousMove, ...]

@@ -6,11 +6,10 @@ All simulated at the pace that the runs showed, so it is the corrected twin that
 simulations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
 
-from headrace.core.bill import Cause
 from headrace.core.conclusion import (
     Curve,
     CurvePoint,
@@ -18,7 +17,6 @@ from headrace.core.conclusion import (
     FrontierPoint,
     ObviousMove,
 )
-from headrace.core.grade import ClassGrade, Grade
 from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult
 from headrace.tune.belief import View
@@ -31,11 +29,11 @@ KNEE = 0.02
 LOADS = (0.5, 0.7, 0.85, 1.0, 1.15)
 """Of the load of the comparison, for the frontier."""
 MOVES: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = (
-    ("a larger batch: four times the tokens a step", ((TOKENS, 4.0),)),
-    ("more at once: twice the sequences", ((SEQS, 2.0),)),
-    ("a larger batch and more at once", ((TOKENS, 4.0), (SEQS, 2.0))),
-    ("smaller steps alone: a quarter of the tokens", ((TOKENS, 0.25),)),
-    ("more memory: a quarter more KV cache", ((KV_BYTES, 1.25),)),
+    ("four times the tokens a step", ((TOKENS, 4.0),)),
+    ("twice the sequences at once", ((SEQS, 2.0),)),
+    ("four times the tokens and twice the sequences", ((TOKENS, 4.0), (SEQS, 2.0))),
+    ("a quarter of the tokens a step, alone", ((TOKENS, 0.25),)),
+    ("a quarter more KV cache", ((KV_BYTES, 1.25),)),
 )
 """What people try by reflex, as factors on the start."""
 
@@ -43,10 +41,11 @@ MOVES: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = (
 def explain(view: View, winner: Overrides, load: float) -> Explanation:
     """`load`: at which winner and baseline were compared."""
     before = view.problem.twin.simulated
+    start, answer = view.problem.twin([Point(each, load, view.pace) for each in (START, winner)])
     curves = tuple(_curve(view, lever, winner, load) for lever in view.problem.space.levers)
     frontier = _frontier(view, winner, load)
-    obvious = tuple(_obvious(view, winner, load))
-    return Explanation(curves, frontier, obvious, view.problem.twin.simulated - before)
+    obvious = tuple(_obvious(view, load))
+    return Explanation(start, answer, curves, frontier, obvious, view.problem.twin.simulated - before)
 
 
 def _curve(view: View, lever: Lever, winner: Overrides, load: float) -> Curve:
@@ -133,48 +132,15 @@ def _frontier(view: View, winner: Overrides, load: float) -> tuple[FrontierPoint
     return tuple(reversed(kept))
 
 
-def _obvious(view: View, winner: Overrides, load: float) -> list[ObviousMove]:
-    start = view.problem.space.site.start
-    (ours,) = view.problem.twin([Point(winner, load, view.pace)])
+def _obvious(view: View, load: float) -> list[ObviousMove]:
+    start, space = view.problem.space.site.start, view.problem.space
     moves: list[ObviousMove] = []
     for name, factors in MOVES:
         if any(lever not in start for lever, _ in factors):
             continue
-        overrides = {lever: max(1, int(float(start[lever]) * factor)) for lever, factor in factors}
+        overrides: Overrides = {lever: max(1, int(float(start[lever]) * factor)) for lever, factor in factors}
         if int({**start, **overrides}.get(SEQS, 1)) > int({**start, **overrides}.get(TOKENS, inf)):
             continue
-        settings: Overrides = dict(overrides)
-        (grade,) = view.problem.twin([Point(settings, load, view.pace)])
-        moves.append(
-            ObviousMove(name, settings, grade, _why(grade, ours, view.problem.space.refuse(settings)))
-        )
+        (grade,) = view.problem.twin([Point(overrides, load, view.pace)])
+        moves.append(ObviousMove(name, overrides, grade, space.refuse(overrides)))
     return moves
-
-
-def _why(grade: Grade | NoResult, ours: Grade | NoResult, refused: str | None) -> str:
-    """Beside the winner: the objective that suffers most, and the wait that grew most."""
-    if isinstance(grade, NoResult):
-        return f"no result: {grade.cause}"
-    if isinstance(ours, NoResult):
-        return "the winner gives no result in the twin"
-    unsafe = f"; unsafe: {refused}" if refused else ""
-    pairs = [(a, b) for a, b in zip(grade.attained, ours.attained, strict=False) if b.value_s > 0]
-    if not pairs:
-        return f"nothing to compare{unsafe}"
-    worst, own = max(pairs, key=lambda pair: pair[0].value_s / pair[1].value_s)
-    what = f"p{worst.objective.percentile:g} {worst.objective.metric} of {worst.request_class}"
-    said = f"{what} {worst.value_s:.3g} s beside {own.value_s:.3g} s with what is recommended"
-    grown = _grown(grade.of_class(worst.request_class), ours.of_class(worst.request_class))
-    return f"{said}{grown}{unsafe}"
-
-
-def _grown(theirs: ClassGrade | None, ours: ClassGrade | None) -> str:
-    if theirs is None or ours is None or not theirs.slow_bill_s or not ours.slow_bill_s:
-        return ""
-    longer = _longer(theirs.slow_bill_s, ours.slow_bill_s)
-    cause = max(longer, key=lambda each: longer[each])
-    return f"; the slow ones wait {longer[cause]:.3g} s more for {cause.value}" if longer[cause] > 0 else ""
-
-
-def _longer(theirs: Mapping[Cause, float], ours: Mapping[Cause, float]) -> dict[Cause, float]:
-    return {cause: amount_s - ours.get(cause, 0.0) for cause, amount_s in theirs.items()}

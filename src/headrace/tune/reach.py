@@ -1,18 +1,15 @@
-"""Objectives that no setting meets: how near one gets, which budget binds, and what would be needed.
+"""Objectives that no setting meets: how near one gets, and what would be needed.
 
 View --out_of_reach--> one sentence with the numbers | None
 """
 
 from math import inf
 
-from headrace.core.bill import Cause
-from headrace.core.grade import Attained, Grade
+from headrace.core.grade import Grade
 from headrace.tune.belief import View
 from headrace.tune.evidence import OWN_LOAD, grades_of, mean_ratio
 from headrace.tune.explore import COARSE, MAIN, START
 from headrace.tune.twin import LOWEST_RUNG, Point, grades, load_of
-
-_OWN_TIME = (Cause.OWN_PREFILL, Cause.FRONT_END)
 
 
 def nearest(view: View) -> Grade | None:
@@ -36,18 +33,7 @@ def out_of_reach(view: View) -> str | None:
     said = (
         f"{name}: p{attained.objective.percentile:g} {attained.objective.metric} came to {came_to}, at best"
     )
-    return f"{said}; {_binding(grade, attained)}{_needed(view)}"
-
-
-def _binding(grade: Grade, attained: Attained) -> str:
-    """The budget that the slow requests of that class waited for."""
-    of_class = grade.of_class(attained.request_class)
-    bill = None if of_class is None else of_class.slow_bill_s
-    if not bill:
-        return ""
-    cause = max(bill, key=lambda each: bill[each])
-    kind = "spent on" if cause in _OWN_TIME else "waited for"
-    return f"{bill[cause]:.3g} s of the slow ones' TTFT are {kind} {cause.value}; "
+    return f"{said}; {_needed(view)}"
 
 
 def _needed(view: View) -> str:

@@ -80,9 +80,11 @@ curves = st.builds(
 ratios = st.floats(0, 1e9)
 explanations = st.builds(
     Explanation,
+    outcomes,
+    outcomes,
     st.lists(curves, max_size=3).map(tuple),
     st.lists(st.builds(FrontierPoint, settings, loads, rates, ratios), max_size=3).map(tuple),
-    st.lists(st.builds(ObviousMove, words, settings, outcomes, words), max_size=2).map(tuple),
+    st.lists(st.builds(ObviousMove, words, settings, outcomes, st.none() | words), max_size=2).map(tuple),
     st.integers(0, 9999),
 )
 conclusions = st.builds(

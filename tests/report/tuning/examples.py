@@ -250,8 +250,8 @@ def out_of_reach() -> Tuning:
     assert isinstance(nearest, Grade)
     conclusion = Conclusion(
         Verdict.UNREACHABLE,
-        "long: p95 ttft came to 8.2 s, 1.02 times the limit, at best; 4.3 s of the slow ones' TTFT are "
-        "waited for tokens; in the twin an idle server meets it: more replicas would be needed",
+        "long: p95 ttft came to 8.2 s, 1.02 times the limit, at best; in the twin an idle server meets it: "
+        "more replicas would be needed",
         None,
         1.0,
         None,

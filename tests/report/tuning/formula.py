@@ -132,6 +132,8 @@ def explained(answer: Overrides = BEST) -> Explanation:
     )
     more: Overrides = {TOKENS: 8192}
     return Explanation(
+        graded({}),
+        graded(answer),
         (
             curve(TOKENS, tokens, 512, answer),
             curve(CAP, (0, 64, 128, 256), 256, answer),
@@ -145,17 +147,9 @@ def explained(answer: Overrides = BEST) -> Explanation:
         ),
         frontier,
         (
+            ObviousMove("four times the tokens a step", more, graded(more), None),
             ObviousMove(
-                "more tokens a step",
-                more,
-                graded(more),
-                "P95 TTFT of short x 2.1: the step that runs lasts longer",
-            ),
-            ObviousMove(
-                "more memory",
-                {"kv_cache_memory_bytes": 2**31},
-                graded({}),
-                "nothing waits for KV blocks here",
+                "a quarter more KV cache", {"kv_cache_memory_bytes": 2**31}, graded({}), "3 GiB are to spare"
             ),
         ),
         simulated=62,

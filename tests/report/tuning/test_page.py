@@ -104,7 +104,9 @@ def test_prediction_and_measurement_stand_side_by_side() -> None:
 
 def test_the_obvious_move_is_answered() -> None:
     text = improved_page().text
-    assert "more tokens a step max_num_batched_tokens 8192 8.49 P95 TTFT of short x 2.1" in text
+    assert "four times the tokens a step max_num_batched_tokens 8192 8.49 x 2.30 P95 ITL of short" in text
+    assert "more on 'others' part of its steps'" in text
+    assert "Unsafe: 3 GiB are to spare." in text
 
 
 def test_commands_versions_and_seeds_are_there_to_repeat_it() -> None:

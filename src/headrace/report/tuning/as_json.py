@@ -14,6 +14,7 @@ from headrace.core.objective import Objective
 from headrace.core.trial import NoResult
 from headrace.report.tuning.figures import Bills, Compared, Figure, Pair, Row, compared
 from headrace.report.tuning.headline import headline, thousand_costs
+from headrace.report.tuning.moves import move_words
 from headrace.report.tuning.trials import Trial, trials_of
 from headrace.report.tuning.tuning import Tuning
 from headrace.report.workload import features_json
@@ -239,6 +240,8 @@ def _predicted(each: Predicted) -> dict[str, Any]:
 
 def _explanation(explanation: Explanation) -> dict[str, Any]:
     return {
+        "start": _grade(explanation.start),
+        "answer": _grade(explanation.answer),
         "curves": [_curve(curve) for curve in explanation.curves],
         "frontier": [
             {
@@ -254,7 +257,7 @@ def _explanation(explanation: Explanation) -> dict[str, Any]:
                 "name": move.name,
                 "settings": dict(move.overrides),
                 "result": _grade(move.grade),
-                "why": move.why,
+                "why": move_words(move, explanation) or None,
             }
             for move in explanation.obvious
         ],

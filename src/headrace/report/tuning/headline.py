@@ -9,6 +9,7 @@ from math import inf
 from headrace.core.goal import Aim
 from headrace.core.objective import Metric
 from headrace.core.trial import NoResult, Verdict
+from headrace.report.bill import WORDS
 from headrace.report.tuning.figures import Compared, Row, Side
 from headrace.report.tuning.tuning import Tuning
 from headrace.report.tuning.words import (
@@ -20,6 +21,7 @@ from headrace.report.tuning.words import (
     time_words,
     who,
 )
+from headrace.report.units import seconds
 
 WORD = {
     Verdict.IMPROVED: "IMPROVED",
@@ -49,7 +51,8 @@ def headline(tuning: Tuning, sides: Compared) -> Headline:
         case Verdict.IMPROVED:
             return Headline(WORD[found.verdict], _improved(tuning, sides, before))
         case Verdict.UNREACHABLE:
-            return Headline(WORD[found.verdict], f"no setting meets the objectives. {sentence(found.why)}")
+            said = f"no setting meets the objectives. {sentence(found.why)}{_binds(sides)}"
+            return Headline(WORD[found.verdict], said)
         case Verdict.DRIFTED:
             said = "the machine changed while it was measured, so nothing can be said of settings"
             return Headline(
@@ -65,6 +68,17 @@ def headline(tuning: Tuning, sides: Compared) -> Headline:
                 return Headline("INTERRUPTED", f"{ran}.{_so_far(worst)} What was measured is kept.")
             said = f"{found.why}.{_so_far(worst)} A larger --budget decides it."
             return Headline(WORD[found.verdict], said)
+
+
+def _binds(sides: Compared) -> str:
+    """The budget that the slow requests of the worst class spend most on, under the nearest settings."""
+    bills = sides.main_bill
+    if bills is None:
+        return ""
+    bill = bills.after or bills.before
+    most = max(bill, key=lambda cause: bill[cause])
+    words, whose = WORDS[most], who(bills.request_class).lower()
+    return f" Slow {whose} spend {seconds(bill[most])} on '{words.what}', a matter of {words.budget}."
 
 
 def _advised(tuning: Tuning, worst: Row | None) -> Headline:

@@ -6,13 +6,14 @@ Tuning --twin_sections--> sections of the page
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
-from headrace.core.conclusion import Curve, CurvePoint, Explanation, ObviousMove, Predicted
+from headrace.core.conclusion import Curve, CurvePoint, Explanation, Predicted
 from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
-from headrace.core.trial import NoResult, Run
+from headrace.core.trial import NoResult, Purpose, Run
 from headrace.report.page import Section, Table
 from headrace.report.tuning.charts import Dot, Marks, factor_lines, ratio_dots
 from headrace.report.tuning.figures import START, same_settings
+from headrace.report.tuning.moves import beside_start, move_words
 from headrace.report.tuning.tuning import Tuning
 from headrace.report.tuning.words import (
     grade_words,
@@ -32,7 +33,7 @@ def twin_sections(tuning: Tuning) -> Iterator[Section]:
     if explained is not None:
         yield from _curves(tuning, explained.curves, load)
         yield from _frontier(tuning, explained)
-        yield from _moves(explained.obvious)
+        yield from _moves(explained)
     if tuning.goal.seeks_capacity and tuning.runs:
         yield from _loads(tuning)
     if tuning.conclusion is not None and tuning.conclusion.predictions:
@@ -237,21 +238,28 @@ def _loads(tuning: Tuning) -> Iterator[Section]:
         )
 
 
-def _moves(moves: Sequence[ObviousMove]) -> Iterator[Section]:
-    if not moves:
+def _moves(explained: Explanation) -> Iterator[Section]:
+    if not explained.obvious:
         return
-    rows = tuple(
+    moves = tuple(
         (
             move.name,
             named_words(move.overrides),
             grade_words(move.grade),
-            f"{move.why[:1].upper()}{move.why[1:]}",
+            beside_start(move, explained),
+            move_words(move, explained),
         )
-        for move in moves
+        for move in explained.obvious
     )
+    start = ("the start", "", grade_words(explained.start), "", "")
+    answer = ("the answer", "", grade_words(explained.answer), "", "")
     yield Section(
         "What one would try first, and what it gives here",
-        table=Table(("move", "settings", "worst ratio", "in the twin"), rows, frozenset({0, 1, 3})),
+        table=Table(
+            ("move", "settings", "worst ratio", "beside the start", "in the twin"),
+            (start, *moves, answer),
+            frozenset({0, 1, 4}),
+        ),
     )
 
 
@@ -293,5 +301,5 @@ def _predicted(each: Predicted) -> tuple[str, ...]:
         said,
         was,
         off,
-        "yes" if each.is_beyond_noise else "no",
+        "not known to the twin" if each.purpose is Purpose.LEVER else "yes" if each.is_beyond_noise else "no",
     )

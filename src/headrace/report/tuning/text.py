@@ -24,6 +24,7 @@ from headrace.report.tuning.figures import (
 )
 from headrace.report.tuning.grounds import goal_words, remarks_of, safety_words, searched_words
 from headrace.report.tuning.headline import headline
+from headrace.report.tuning.moves import worst_move
 from headrace.report.tuning.tuning import Tuning
 from headrace.report.tuning.words import (
     after_word,
@@ -202,6 +203,8 @@ def _answer(tuning: Tuning, sides: Compared) -> Iterator[str]:
     if found.verdict is Verdict.IMPROVED:
         worse = price_of(sides)
         yield _labelled("Price", "; ".join(worse) or "no latency grew by more than 5 %")
+    if tuning.explanation is not None and (reflex := worst_move(tuning.explanation)):
+        yield _labelled("Not this", reflex)
     if found.predictions:
         yield _labelled("Twin", twin_words(found.predictions))
     for remark in _remarks(tuning, sides.before):
