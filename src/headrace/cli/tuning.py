@@ -20,6 +20,7 @@ import msgspec
 from headrace.cli.costs import load_cost, save
 from headrace.cli.tuning_journal import Journal
 from headrace.cli.tuning_judge import ServerJudge
+from headrace.cli.tuning_pools import pools_advice
 from headrace.cli.tuning_recorder import Judging, Recorder, TwinJudge
 from headrace.cli.tuning_survey import (
     Survey,
@@ -44,8 +45,8 @@ from headrace.core.measurement import Measurement
 from headrace.core.objective import Objectives
 from headrace.core.ports import Overrides
 from headrace.core.trial import Purpose, Wanted
-from headrace.report.tuning.tuning import Tuning
-from headrace.tune.belief import view_of
+from headrace.report.tuning.tuning import PoolAdvice, Tuning
+from headrace.tune.belief import View, view_of
 from headrace.tune.curves import explain
 from headrace.tune.decide import Room, next_trial
 from headrace.tune.drive import Budget, drive
@@ -109,6 +110,7 @@ def tune(asked: Asked, journal: Journal, teller: Teller) -> Tuning:
             judging.server.close()  # nothing more is measured
         teller.say("the answer, and what the twin says around it")
         view = view_of(problem, recorder.runs())
+        pools = None if is_interrupted else _pools(asked, judging, view, teller)
         return Tuning(
             goal=goal,
             goal_why=why,
@@ -119,6 +121,7 @@ def tune(asked: Asked, journal: Journal, teller: Teller) -> Tuning:
             details=tuple(detail_of(journal, made) for made in journal.runs),
             explanation=explain(view, conclusion.contender or START, conclusion.load),
             advice=advice_of(asked.target, view, conclusion),
+            pools=pools,
             twin=twin_words(judging),
             twin_s=predictor.took_s,
             is_interrupted=is_interrupted,
@@ -149,6 +152,13 @@ def _search(
         step = next_trial(problem, recorder.runs(), Room(0))
         assert isinstance(step, Conclusion), "without room for a run there is nothing but the end"
         return step, True
+
+
+def _pools(asked: Asked, judging: Judging, view: View, teller: Teller) -> PoolAdvice | None:
+    def predictor_of(grader: Grader) -> Predictor:
+        return Predictor(grader, asked.ray_address, on_done=teller.simulating)
+
+    return pools_advice(asked.target, view.problem, view.pace, judging.twin, predictor_of)
 
 
 # --- what is judged, and by whom -----------------------------------------------------------------

@@ -139,6 +139,30 @@ class ObviousMove:
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """One kind of request on servers of its own, at the best settings that the twin has for it."""
+
+    name: str
+    overrides: Overrides
+    capacity: float
+    """Multiple of the workload's rate at which one such server carries its kind of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Servers of their own for kinds of requests, beside one kind of server for all. The twin's opinion."""
+
+    together: Pool
+    apart: tuple[Pool, ...]
+    """Empty where a pool cannot meet its objectives at any load."""
+    share: float | None
+    """Servers apart by servers together for the same load, before they are rounded up."""
+    pays_from: int | None
+    """The smallest fleet, in servers together, that pools make smaller; None where none is."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The twin's picture around the answer."""
 

@@ -7,13 +7,15 @@ from headrace.core.conclusion import (
     Bracket,
     Conclusion,
     LeverFound,
+    Pool,
+    Pools,
 )
 from headrace.core.cost import Pace
 from headrace.core.goal import Aim, Goal
 from headrace.core.grade import Attained, Grade
 from headrace.core.objective import parse_objectives
 from headrace.core.trial import Gain, NoResult, Purpose, Run, Verdict
-from headrace.report.tuning.tuning import Advice, RunDetail, Server, Traffic, Tuning
+from headrace.report.tuning.tuning import Advice, PoolAdvice, RunDetail, Server, Traffic, Tuning
 from tests.report.tuning.formula import (
     BEST,
     CAP,
@@ -182,7 +184,13 @@ def carries_more(goal: Goal = CAPACITY) -> Tuning:
         simulated=1204,
         spread=1.04,
     )
-    return replace(told(runs, conclusion, goal), explanation=explained())
+    return replace(told(runs, conclusion, goal), explanation=explained(), pools=pools_found())
+
+
+def pools_found() -> PoolAdvice:
+    apart = (Pool("short", {TOKENS: 512}, 3.1), Pool("long", {}, 1.9))
+    found = Pools(Pool("all", BEST, 0.95), apart, 0.81, 6, "0.81 of the servers for the same load")
+    return PoolAdvice(found, 90, 0.88, ("vllm serve M --max-num-batched-tokens 512", "vllm serve M"))
 
 
 def already_best() -> Tuning:

@@ -53,6 +53,18 @@ def test_only_what_is_proven_is_recommended() -> None:
     assert undecided["command"] == examples.SERVER.command
 
 
+def test_pools_are_told_apart_from_what_is_recommended() -> None:
+    told = read_back(examples.carries_more())["pools"]
+    assert (told["servers_share"], told["pays_from_servers"]) == (0.81, 6)
+    assert told["apart"][0] == {
+        "name": "short",
+        "overrides": {"max_num_batched_tokens": 512},
+        "capacity": 3.1,
+        "command": "vllm serve M --max-num-batched-tokens 512",
+    }
+    assert read_back(examples.improved())["pools"] is None
+
+
 def test_a_run_whose_record_is_at_hand_says_whether_to_believe_it() -> None:
     trials = read_back(examples.improved())["trials"]
     assert trials[0]["valid"] is True

@@ -109,6 +109,13 @@ def test_the_obvious_move_is_answered() -> None:
     assert "Unsafe: 3 GiB are to spare." in text
 
 
+def test_pools_are_told_with_what_each_gets_and_carries() -> None:
+    text = Page(tuning_page(examples.carries_more())).text
+    assert "take 0.81 of the servers for the same load, a whole one less from a fleet of 6 on" in text
+    assert "short, up to 90 tokens 88% max_num_batched_tokens 512 6.82 requests/s 0.31" in text
+    assert "# long, not proven vllm serve M" in text
+
+
 def test_commands_versions_and_seeds_are_there_to_repeat_it() -> None:
     text = improved_page().text
     for said in (examples.SERVER.recommended, "vllm 0.32.0", "seed 3", "# runs 1, 3, 5, 7, the last of them"):

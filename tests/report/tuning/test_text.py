@@ -29,9 +29,9 @@ def test_each_verdict_reads_as_agreed(example: Example) -> None:
 
 
 @EVERY
-def test_a_report_is_some_forty_lines_of_eighty_columns(example: Example) -> None:
+def test_a_report_is_forty_to_fifty_lines_of_eighty_columns(example: Example) -> None:
     lines = tuning_text(example()).splitlines()
-    assert len(lines) <= 48
+    assert len(lines) <= 51
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
 
 

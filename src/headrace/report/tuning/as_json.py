@@ -16,7 +16,7 @@ from headrace.report.tuning.figures import Bills, Compared, Figure, Pair, Row, c
 from headrace.report.tuning.headline import headline, thousand_costs
 from headrace.report.tuning.moves import move_words
 from headrace.report.tuning.trials import Trial, trials_of
-from headrace.report.tuning.tuning import Tuning
+from headrace.report.tuning.tuning import PoolAdvice, Tuning
 from headrace.report.workload import features_json
 
 VERSION = 1
@@ -57,6 +57,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "predictions": [_predicted(each) for each in found.predictions] if found else [],
         "explanation": _explanation(tuning.explanation) if tuning.explanation else None,
         "advice": _advice(tuning),
+        "pools": _pools(tuning.pools) if tuning.pools else None,
         "trials": [_trial(trial) for trial in trials_of(tuning)],
         "searched": {"simulations": _simulated(tuning), "twin": tuning.twin, "twin_s": tuning.twin_s},
         "notes": [*tuning.traffic.warnings, *(found.notes if found else ())],
@@ -292,6 +293,22 @@ def _advice(tuning: Tuning) -> dict[str, Any] | None:
         "now": _grade(advice.now),
         "then": _grade(advice.then),
         "command": advice.command,
+    }
+
+
+def _pools(advice: PoolAdvice) -> dict[str, Any]:
+    found = advice.found
+    return {
+        "bound_tokens": advice.bound_tokens,
+        "short_share": advice.short_share,
+        "together": asdict(found.together),
+        "apart": [
+            asdict(pool) | {"command": command}
+            for pool, command in zip(found.apart, advice.commands, strict=True)
+        ],
+        "servers_share": found.share,
+        "pays_from_servers": found.pays_from,
+        "why": found.why,
     }
 
 

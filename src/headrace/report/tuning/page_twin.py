@@ -14,13 +14,15 @@ from headrace.report.page import Section, Table
 from headrace.report.tuning.charts import Dot, Marks, factor_lines, ratio_dots
 from headrace.report.tuning.figures import START, same_settings
 from headrace.report.tuning.moves import beside_start, move_words
-from headrace.report.tuning.tuning import Tuning
+from headrace.report.tuning.pools import pool_rows, pool_words
+from headrace.report.tuning.tuning import PoolAdvice, Tuning
 from headrace.report.tuning.words import (
     grade_words,
     load_words,
     named_words,
     pace_words,
     rate_words,
+    sentence,
     twin_words,
     value_words,
 )
@@ -34,6 +36,8 @@ def twin_sections(tuning: Tuning) -> Iterator[Section]:
         yield from _curves(tuning, explained.curves, load)
         yield from _frontier(tuning, explained)
         yield from _moves(explained)
+    if tuning.pools is not None:
+        yield _pools(tuning, tuning.pools)
     if tuning.goal.seeks_capacity and tuning.runs:
         yield from _loads(tuning)
     if tuning.conclusion is not None and tuning.conclusion.predictions:
@@ -259,6 +263,25 @@ def _moves(explained: Explanation) -> Iterator[Section]:
             ("move", "settings", "worst ratio", "beside the start", "in the twin"),
             (start, *moves, answer),
             frozenset({0, 1, 4}),
+        ),
+    )
+
+
+def _pools(tuning: Tuning, advice: PoolAdvice) -> Section:
+    head = (
+        "pool",
+        "of the requests",
+        "settings",
+        "one server carries of them",
+        "servers for each of all together",
+    )
+    return Section(
+        "Servers of their own for short and long requests",
+        sentences=(sentence(pool_words(tuning)),),
+        table=Table(head, tuple(pool_rows(tuning, advice)), frozenset({0, 2})),
+        commands=tuple(
+            f"# {pool.name}, not proven\n{command}"
+            for pool, command in zip(advice.found.apart, advice.commands, strict=True)
         ),
     )
 

@@ -1,4 +1,4 @@
-"""What a search found, for a terminal: 80 columns, some forty lines, the verdict first, the command last.
+"""What a search found, for a terminal: 80 columns, forty to fifty lines, the verdict first, the command last.
 
 Tuning --tuning_text--> verdict, what it rests on, before and after, where the time went, what to change
 
@@ -25,6 +25,7 @@ from headrace.report.tuning.figures import (
 from headrace.report.tuning.grounds import goal_words, remarks_of, safety_words, searched_words
 from headrace.report.tuning.headline import headline
 from headrace.report.tuning.moves import worst_move
+from headrace.report.tuning.pools import pool_words
 from headrace.report.tuning.tuning import Tuning
 from headrace.report.tuning.words import (
     after_word,
@@ -205,6 +206,8 @@ def _answer(tuning: Tuning, sides: Compared) -> Iterator[str]:
         yield _labelled("Price", "; ".join(worse) or "no latency grew by more than 5 %")
     if tuning.explanation is not None and (reflex := worst_move(tuning.explanation)):
         yield _labelled("Not this", reflex)
+    if tuning.pools is not None and tuning.pools.found.pays_from is not None:
+        yield _labelled("Pools", pool_words(tuning))
     if found.predictions:
         yield _labelled("Twin", twin_words(found.predictions))
     for remark in _remarks(tuning, sides.before):

@@ -9,7 +9,7 @@ beside them: which server, which traffic, which command, how each run was made.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.core.conclusion import Conclusion, Explanation
+from headrace.core.conclusion import Conclusion, Explanation, Pools
 from headrace.core.goal import Goal
 from headrace.core.grade import Grade
 from headrace.core.measurement import Measurement
@@ -85,6 +85,19 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolAdvice:
+    """Short and long requests on servers of their own, which no run has proven."""
+
+    found: Pools
+    bound_tokens: int
+    """The longest prompt that counts as short."""
+    short_share: float
+    """Of the requests."""
+    commands: tuple[str, ...]
+    """Of `found.apart`, in that order."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """`details[i]` is about `runs[i]`; where they are fewer, nothing more is known."""
 
@@ -99,6 +112,8 @@ class Tuning:
     details: tuple[RunDetail, ...] = ()
     explanation: Explanation | None = None
     advice: Advice | None = None
+    pools: PoolAdvice | None = None
+    """None: nobody asked the twin, or it does not apply."""
     twin: str = ""
     """What the twin was made of."""
     twin_s: float = 0.0
