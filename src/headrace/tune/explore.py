@@ -10,7 +10,7 @@ no move helps. Everything is deterministic, and settings that the twin sees pree
 behind are out, whatever their latency.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf, log
 
@@ -34,7 +34,7 @@ FINALISTS = 12
 STRIDE = 4
 """Rungs of the race's first strides: a fifth more load."""
 CLIMBERS = 6
-"""Neighbours of the best that are tried at a higher load."""
+"""Neighbours of the best that are tried at a higher load, each unlike the others."""
 REACH = 3
 """Values of a lever that the best is moved by, either way."""
 MOST_PASSES = 8
@@ -157,14 +157,13 @@ class _Tour:
             rung = best.rung or 0
             met = self._met(near, rung)
             if self.problem.goal.seeks_capacity:
-                keys = {settings_key(each) for each in met}
-                ranked = [each for each in self.best(len(self.seen)) if settings_key(each.overrides) in keys]
-                self.race([each.overrides for each in ranked[:CLIMBERS]], rung)
+                climbers = _distinct([self.seen[settings_key(each)] for each in met], CLIMBERS)
+                self.race([each.overrides for each in climbers], rung)
             if self.best(1)[0] == best:
                 return
 
     def best(self, count: int) -> tuple[Candidate, ...]:
-        return tuple(sorted(self.seen.values(), key=lambda each: each.rank)[:count])
+        return _distinct(self.seen.values(), count)
 
     def _met(self, settings: Sequence[Overrides], rung: int) -> list[Overrides]:
         """Those that are good enough at a rung; they are noted."""
@@ -201,6 +200,19 @@ class _Tour:
     @staticmethod
     def _candidate(overrides: Overrides, rung: int | None, grade: Grade | None) -> Candidate | None:
         return None if grade is None else Candidate(overrides, rung, grade)
+
+
+def _distinct(candidates: Iterable[Candidate], count: int) -> tuple[Candidate, ...]:
+    """The best, without those that come to the same as a better one, as where no slot was ever short: a
+    handful of values of a lever that does nothing would leave no room for another idea.
+    """
+    found: list[Candidate] = []
+    for each in sorted(candidates, key=lambda candidate: candidate.rank):
+        if not any(other.rung == each.rung and other.grade == each.grade for other in found):
+            found.append(each)
+        if len(found) == count:
+            break
+    return tuple(found)
 
 
 def _bucket(ratio: float) -> float:

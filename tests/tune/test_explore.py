@@ -1,0 +1,38 @@
+"""The twin's best is found though neighbours that come to the same are many."""
+
+from headrace.core.cost import Pace
+from headrace.core.grade import Grade
+from headrace.tune.explore import explore
+from headrace.tune.space import CAP, SEQS
+from headrace.tune.twin import WHOLE, Point, load_of, rung_of
+from tests.tune.model import CAPACITY, grade_of, graded, problem
+
+
+def test_of_settings_that_come_to_the_same_the_one_with_fewest_changes_stays() -> None:
+    def twin(point: Point) -> Grade:
+        changed = {name: value for name, value in point.overrides.items() if name != SEQS}
+        return grade_of(changed, point.load, point.pace)
+
+    found = explore(problem(twin=twin), Pace()).candidates
+    assert all(SEQS not in each.overrides for each in found)
+    assert len(found) > 6
+    assert all(a.grade != b.grade or a.rung != b.rung for a in found for b in found if a is not b)
+
+
+def test_a_neighbour_that_carries_more_is_found_behind_many_that_are_nearer_to_no_wait() -> None:
+    """A conversation on an H100: a cap of 128 tokens waited less at every load that both carried, one of 256
+    carried a rung more; eight values of a lever that did nothing stood between them.
+    """
+    best, next_best = 256, 128
+
+    def twin(point: Point) -> Grade:
+        cap = point.overrides.get(CAP, 0)
+        highest = {best: 10 if point.share == WHOLE else 6, next_best: 9}.get(int(cap), 2)
+        ratio = 0.95 if cap == best else 0.9
+        is_met = rung_of(point.load) <= highest
+        return graded(0.4 * (ratio if is_met else 1.5), 0.01, point.load, CAPACITY)
+
+    found = explore(problem(twin=twin), Pace()).best
+    assert found is not None
+    assert found.overrides == {CAP: best}
+    assert found.load == load_of(10)
