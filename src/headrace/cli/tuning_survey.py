@@ -50,8 +50,9 @@ KV_BUSY = 0.5
 """Of the KV cache in use, from which on its size is a lever worth trying."""
 PLENTY_OF_BLOCKS = 1 << 20
 """Where a server does not tell how large its KV cache is: so many that it never binds."""
-MIX_IN_TWIN_S = 300.0
-"""Of the built-in mix, where no time passes."""
+MIX_IN_TWIN_S, MIX_IN_TWIN_REQUESTS = 60.0, 3000.0
+"""Of the built-in mix at least, and about so many, where only simulating them takes time."""
+MOST_MIX_IN_TWIN_S = 300.0
 START: Overrides = {}
 
 Say = Callable[[str], None]
@@ -129,8 +130,9 @@ def survey_of_twin(target: TwinTarget, wishes: Wishes | None) -> tuple[Survey, L
     facts = _facts_of(cost)
     survey = Survey(facts, target.start(facts), target.cost, None, 0, (), 0.0, 0.0)
     if wishes is not None:
-        mix = replace(_mix_for(survey, cost, wishes), duration_s=MIX_IN_TWIN_S)
-        survey = replace(survey, mix=mix)
+        mix = _mix_for(survey, cost, wishes)
+        lasts_s = min(MOST_MIX_IN_TWIN_S, MIX_IN_TWIN_REQUESTS / max(1e-9, mix.short_rps + mix.long_rps))
+        survey = replace(survey, mix=replace(mix, duration_s=max(MIX_IN_TWIN_S, round(lasts_s))))
     return survey, cost
 
 
