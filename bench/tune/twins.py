@@ -16,14 +16,12 @@ from headrace.core.grade import Grade
 from headrace.core.trial import NoResult
 from headrace.executor.cost import FittedCost
 from headrace.sim.measurement import About, measurement_of
-from headrace.sim.overload import Verdict, judge_load
+from headrace.sim.overload import judge_load
 from headrace.sim.run import simulate
 from headrace.tune.grade import Seen, grade
 from headrace.tune.twin import Point
 from headrace.workload.reshape import scaled
 from headrace.workload.trace import TraceRequest
-
-_STEADY = {Verdict.KEPT_UP: True, Verdict.OVERLOADED: False, Verdict.UNSETTLED: None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Twin:
             return NoResult(str(error))
         simulated = simulate(requests, twin.settings, PacedCost(twin.cost, point.pace))
         measurement = measurement_of(simulated, About("twin", "", {}, "", {}))
-        steady = _STEADY[judge_load(measurement.timelines).verdict]
+        steady = judge_load(measurement.timelines).is_steady
         return grade(measurement, self.goal, Seen(steady, simulated.preemptions))
 
     def _at(self, load: float) -> tuple[TraceRequest, ...]:

@@ -75,3 +75,16 @@ def test_a_dry_run_says_what_would_be_done_and_starts_nothing(tmp_path: Path) ->
     result = CliRunner().invoke(main, ["tune", "--dry-run", "--", "vllm", "serve", "m"])
     assert "Expected: about" in result.output
     assert max(len(line) for line in result.output.splitlines() if not line.startswith("Journal")) <= 80
+
+
+@pytest.mark.slow
+def test_where_the_defaults_are_best_already_it_says_so(tmp_path: Path) -> None:
+    """A few short chats a second on a large GPU wait for nothing that a setting could give them."""
+    workload = tmp_path / "w.csv"
+    rows = [f"2023-11-16 18:15:{number:02}.0000000,{50 + number},8" for number in range(60)]
+    workload.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
+    result = in_twin(tmp_path, "--aim", "latency", "--duration", "60s", "--json")
+    assert result.exit_code == 0, result.output
+    line = json.loads(result.stdout.splitlines()[-1])
+    assert (line["verdict"], line["recommended"]) == ("nothing_better", {})
+    assert "ALREADY BEST: keep the settings as they are" in result.stdout

@@ -80,8 +80,3 @@ def test_a_twins_context_is_what_its_memory_holds_of_the_models() -> None:
     assert block_size
     assert cost.machine is not None
     assert survey.start["max_model_len"] == (blocks - 1) * block_size < cost.machine.max_model_len
-
-
-def test_a_twin_is_no_server() -> None:
-    with pytest.raises(TargetFailed, match="no server"):
-        TwinTarget("a/b").serve({})

@@ -250,10 +250,10 @@ def _problem(
 ) -> Problem:
     made, reuse = judging.journal.runs[0], features.reuse
     with_kv = kv_binds(first, made.preemptions)
-    site = site_of(judging.survey, judging.twin.cost, asked.target.policies(), with_kv=with_kv)
+    has = asked.target.has(judging.survey.facts, spare_cpus=spare_cpus(made.busy_cores))
+    site = site_of(judging.survey, judging.twin.cost, has.policies, with_kv=with_kv)
     demand = demand_of((each.prompt_tokens, each.output_tokens) for each in judging.twin.requests)
     shared = reuse.token_share if reuse is not None else 0.0 if asked.workload is None else None
-    has = asked.target.has(judging.survey.facts, spare_cpus=spare_cpus(made.busy_cores))
     return Problem(goal, space_of(site, demand), twin, further_levers(has, shared))
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from headrace.cli.measuring import Target, Watching, measure_planned
 from headrace.cli.refused import GivesUp
-from headrace.cli.tuning_targets import Served, Tunable
+from headrace.cli.tuning_targets import Served, Startable
 from headrace.cli.tuning_workload import Traffic
 from headrace.core.errors import TargetFailed
 from headrace.core.exchange import Answer, Ask, Broken
@@ -66,7 +66,7 @@ class Judge(Protocol):
 class ServerJudge:
     """`with` closes the server that is still there at the end."""
 
-    target: Tunable
+    target: Startable
     console: Console
     seed: int
     api_key: str | None = None

@@ -18,7 +18,7 @@ from headrace.cli.calibrating import Plan, calibrate_embedded
 from headrace.cli.costs import LoadedCost, load_cost
 from headrace.cli.memory import available_bytes, total_bytes
 from headrace.cli.tuning_judge import ServerJudge
-from headrace.cli.tuning_targets import EmbeddedTarget, Tunable, TwinTarget
+from headrace.cli.tuning_targets import EmbeddedTarget, Startable, TwinTarget
 from headrace.cli.tuning_twin import TwinServer
 from headrace.cli.tuning_workload import (
     Requests,
@@ -167,7 +167,7 @@ def site_of(survey: Survey, cost: LoadedCost, policies: tuple[str, ...], *, with
 
 
 def _cost_of_embedded(
-    target: Tunable, time_: Time, seed: int, say: Say
+    target: Startable, time_: Time, seed: int, say: Say
 ) -> tuple[LoadedCost | None, tuple[str, ...]]:
     """Its steps are timed in this process, before its server needs the processors."""
     if not isinstance(target, EmbeddedTarget) or not target.steps_are_timed:

@@ -54,8 +54,8 @@ class Served(Protocol):
         ...
 
 
-class Tunable(Protocol):
-    """One thing to tune."""
+class Startable(Protocol):
+    """A server that can be measured: started under settings, or attached to as it is."""
 
     @property
     def name(self) -> str:
@@ -84,8 +84,6 @@ class Tunable(Protocol):
     def start(self, facts: ServerFacts) -> Overrides:
         """Every lever's value at the start, as the running server tells it or as its kind has it."""
         ...
-
-    def policies(self) -> tuple[str, ...]: ...
 
     def has(self, facts: ServerFacts, *, spare_cpus: int) -> Has: ...
 
@@ -124,12 +122,10 @@ class EmbeddedTarget:
         start["scheduling_policy"] = SchedulingPolicy.FCFS.value
         return start
 
-    def policies(self) -> tuple[str, ...]:
-        return (SchedulingPolicy.FCFS.value, SchedulingPolicy.SHORTEST.value)
-
     def has(self, facts: ServerFacts, *, spare_cpus: int) -> Has:
         del spare_cpus  # it has one process for the API
         return Has(
+            policies=(SchedulingPolicy.FCFS.value, SchedulingPolicy.SHORTEST.value),
             enable_prefix_caching=facts.enable_prefix_caching is not False,
             kv_cache_dtype=KvCacheDtype.AUTO.value,
             kv_cache_dtypes=(KvCacheDtype.U8.value,),
@@ -179,9 +175,6 @@ class VllmTarget:
     def start(self, facts: ServerFacts) -> Overrides:
         return _vllm_start(facts, DEFAULTS)
 
-    def policies(self) -> tuple[str, ...]:
-        return ()
-
     def has(self, facts: ServerFacts, *, spare_cpus: int) -> Has:
         del spare_cpus  # its worker computes on all of them
         return Has(enable_prefix_caching=facts.enable_prefix_caching)
@@ -214,9 +207,6 @@ class CommandTarget:
 
     def start(self, facts: ServerFacts) -> Overrides:
         return _vllm_start(facts, VLLM_GPU)
-
-    def policies(self) -> tuple[str, ...]:
-        return ()
 
     def has(self, facts: ServerFacts, *, spare_cpus: int) -> Has:
         return Has(
@@ -266,13 +256,10 @@ class AddressTarget:
         yield Attached(self.url)
 
     def command(self, overrides: Overrides) -> str:
-        return shlex.join(["vllm", "serve", "MODEL", *as_flags(overrides)])
+        return _some_vllm(overrides)
 
     def start(self, facts: ServerFacts) -> Overrides:
         return _vllm_start(facts, VLLM_GPU)
-
-    def policies(self) -> tuple[str, ...]:
-        return ()
 
     def has(self, facts: ServerFacts, *, spare_cpus: int) -> Has:
         del facts, spare_cpus
@@ -296,21 +283,24 @@ class TwinTarget:
     def identity(self) -> str:
         return f"twin {self.cost}"
 
-    def serve(self, overrides: Overrides) -> AbstractContextManager[Served]:
-        raise TargetFailed(f"{self.name} is no server that could be started under {overrides}")
-
     def command(self, overrides: Overrides) -> str:
-        return shlex.join(["vllm", "serve", "MODEL", *as_flags(overrides)])
+        return _some_vllm(overrides)
 
     def start(self, facts: ServerFacts) -> Overrides:
         return _vllm_start(facts, VLLM_GPU)
 
-    def policies(self) -> tuple[str, ...]:
-        return ()
-
     def has(self, facts: ServerFacts, *, spare_cpus: int) -> Has:
         del facts, spare_cpus
         return Has()  # what the twin cannot know, it cannot be asked
+
+
+Tunable = Startable | TwinTarget
+"""One thing to tune."""
+
+
+def _some_vllm(overrides: Overrides) -> str:
+    """For whoever starts it; of which model, only they know."""
+    return shlex.join(["vllm", "serve", "MODEL", *as_flags(overrides)])
 
 
 def target_named(said: str | None, words: Sequence[str], vllm_folder: Path) -> Tunable | None:

@@ -25,7 +25,7 @@ from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult
 from headrace.core.versions import VLLM_VERSION
 from headrace.sim.measurement import About, measurement_of
-from headrace.sim.overload import Verdict, judge_load
+from headrace.sim.overload import judge_load
 from headrace.sim.run import Fleet, simulate
 from headrace.tune.grade import Seen, grade
 from headrace.tune.twin import Point
@@ -34,7 +34,6 @@ from headrace.workload.trace import TraceRequest
 
 WORTH_PROCESSES_S = 6.0
 """Of simulations at once: below it, starting processes for them would take longer."""
-_STEADY = {Verdict.KEPT_UP: True, Verdict.OVERLOADED: False, Verdict.UNSETTLED: None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class TwinServer:
         if not measurement.timelines:
             refused = next((life.refused for life in simulated.lives if life.refused), "nothing was due")
             raise TargetFailed(f"not one request was answered: {refused}")
-        steady = _STEADY[judge_load(measurement.timelines).verdict]
+        steady = judge_load(measurement.timelines).is_steady
         return measurement, Seen(steady, simulated.preemptions)
 
     def _options(self, overrides: Overrides) -> TwinOptions:

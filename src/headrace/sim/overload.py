@@ -60,6 +60,11 @@ class Load:
     queue_growth: float
     """Share of the requests that came and stayed in the queue; negative where it shrank."""
 
+    @property
+    def is_steady(self) -> bool | None:
+        """As `core.grade.Grade` has it: None where the run is too short to tell."""
+        return {Verdict.KEPT_UP: True, Verdict.OVERLOADED: False}.get(self.verdict)
+
 
 def judge_load(timelines: Sequence[Timeline]) -> Load:
     """From when requests were due and when their first and last tokens came, in any order."""

@@ -31,8 +31,10 @@ SHARED_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Has:
-    """Which further levers the server has, and their values now. None: it has not."""
+    """What only its kind of server has: policies, and further levers with their values. None: it has not."""
 
+    policies: tuple[str, ...] = ()
+    """Ways to order those who wait, to be searched in the twin; empty: leave it alone."""
     enable_prefix_caching: bool | None = None
     async_scheduling: bool | None = None
     kv_cache_dtype: str | None = None
