@@ -59,6 +59,17 @@ def test_in_other_processes_the_same_comes_out() -> None:
     assert here(POINTS) == there(POINTS)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_over_ray_the_same_comes_out() -> None:
+    """Where Ray is installed: it is an extra, and large."""
+    pytest.importorskip("ray")
+    here = Predictor(Grader(TWIN, GOAL), workers=1)
+    there = Predictor(Grader(TWIN, GOAL), ray_address="local")
+    there._one_s = 10.0  # as if one took long
+    assert repr(there(POINTS)) == repr(here(POINTS))
+
+
 def test_progress_is_told_and_time_is_counted() -> None:
     told: list[tuple[int, int]] = []
     predictor = Predictor(Grader(TWIN, GOAL), workers=1, on_done=lambda done, of: told.append((done, of)))

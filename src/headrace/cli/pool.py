@@ -9,6 +9,7 @@ A judge is sent to each process once, with all that it needs; workers are spawne
 nothing of this process comes along. Ray is imported when it is asked for, and not before.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -77,6 +78,7 @@ def judge_over_ray(
         ray: Any = import_module("ray")
     except ImportError as error:
         raise BadInput("Ray is not installed", "pip install 'headrace[ray]'") from error
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # one that it starts here would send statistics
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError) as error:

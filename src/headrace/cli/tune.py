@@ -158,7 +158,12 @@ class Options(TypedDict):
 )
 @click.option("--fresh", is_flag=True, help="Forget what was measured for this question.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and how long it would take.")
-@click.option("--ray", "ray_address", metavar="ADDRESS", help="Simulate over this Ray cluster.")
+@click.option(
+    "--ray",
+    "ray_address",
+    metavar="ADDRESS",
+    help="Simulate over this Ray cluster, as host:6379, auto or local.",
+)
 @click.option(
     "--manifest",
     type=click.Path(dir_okay=False, path_type=Path),
