@@ -70,6 +70,22 @@ def test_over_ray_the_same_comes_out() -> None:
     assert repr(there(POINTS)) == repr(here(POINTS))
 
 
+def test_processes_are_started_only_where_all_are_done_sooner_with_them() -> None:
+    predictor = Predictor(Grader(TWIN, GOAL), workers=2)
+    predictor._one_s = 5.0
+    assert [predictor._is_worth_starting(count) for count in (0, 1, 2, 3, 8)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+    predictor._start_s = 25.0  # as on a machine that others keep busy
+    assert [predictor._is_worth_starting(count) for count in (2, 8, 12)] == [False, False, True]
+    predictor._one_s = 0.01
+    assert not predictor._is_worth_starting(400)
+
+
 def test_progress_is_told_and_time_is_counted() -> None:
     told: list[tuple[int, int]] = []
     predictor = Predictor(Grader(TWIN, GOAL), workers=1, on_done=lambda done, of: told.append((done, of)))

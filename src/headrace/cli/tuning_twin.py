@@ -32,8 +32,8 @@ from headrace.tune.twin import Point
 from headrace.workload.reshape import scaled
 from headrace.workload.trace import TraceRequest
 
-WORTH_PROCESSES_S = 6.0
-"""Of simulations at once: below it, starting processes for them would take longer."""
+USUAL_START_S = 3.0
+"""Of processes, until some were started: they read the package's modules first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,34 @@ class Predictor:
     """Told how many of a batch are done, and of how many, where they take a while."""
     took_s: float = 0.0
     _one_s: float = 0.0
+    """What a simulation takes, as last seen here."""
+    _start_s: float = USUAL_START_S
+    """What passed before the first result came back from elsewhere, but for a simulation's own time."""
 
     def __call__(self, points: Sequence[Point]) -> list[Grade | NoResult]:
         began = time.monotonic()
         try:
-            if self._one_s * len(points) <= WORTH_PROCESSES_S:
-                found = self._here(points)
-            elif self.ray_address is not None:
-                found = judge_over_ray(self.grader, points, self.ray_address, self._telling(len(points)))
-            else:
-                found = judge_in_processes(self.grader, points, self.workers, self._telling(len(points)))
+            found = self._elsewhere(points) if self._is_worth_starting(len(points)) else self._here(points)
         finally:
             self.took_s += time.monotonic() - began
         return [NoResult(each.cause) if isinstance(each, Unjudged) else each for each in found]
+
+    def _is_worth_starting(self, count: int) -> bool:
+        """Whether others would be done sooner, the time to start them included."""
+        at_once = count if self.ray_address is not None else self.workers
+        return self._one_s * count > self._start_s + self._one_s * ceil(count / max(1, at_once))
+
+    def _elsewhere(self, points: Sequence[Point]) -> list[Grade | Unjudged]:
+        began, tell = time.monotonic(), self._telling(len(points))
+
+        def on_done(done: int) -> None:
+            if done == 1:
+                self._start_s = max(1.0, time.monotonic() - began - self._one_s)
+            tell(done)
+
+        if self.ray_address is not None:
+            return judge_over_ray(self.grader, points, self.ray_address, on_done)
+        return judge_in_processes(self.grader, points, self.workers, on_done)
 
     def _here(self, points: Sequence[Point]) -> list[Grade | Unjudged]:
         found: list[Grade | Unjudged] = []
@@ -122,7 +137,7 @@ class Predictor:
             except (BadInput, TargetFailed) as error:
                 found.append(Unjudged(str(error)))
             tell(len(found))
-        self._one_s = max(self._one_s, (time.monotonic() - began) / max(1, len(points)))
+        self._one_s = (time.monotonic() - began) / max(1, len(points))
         return found
 
     def _telling(self, of: int) -> OnDone:
