@@ -67,6 +67,8 @@ def test_the_capacity_claimed_is_one_that_runs_have_shown() -> None:
     assert found.contender_bracket.met == found.load
     assert found.baseline_bracket.missed is not None
     assert found.baseline_bracket.missed <= found.load
+    assert found.baseline_believed is not None
+    assert (found.baseline_bracket.met or 0) <= found.baseline_believed < found.baseline_bracket.missed
 
 
 def test_a_latency_is_found_at_the_workloads_own_load_alone() -> None:

@@ -109,7 +109,8 @@ class Teller:
         self.say(f"going on from {journal.folder}: {runs}")
 
     def goal(self, goal: Goal, why: str, warnings: Sequence[str]) -> None:
-        self.say(f"  goal: {objectives_words(goal.objectives)}{f' ({why})' if why else ''}")
+        if why:  # else a person has said it
+            self.say(f"  goal: {objectives_words(goal.objectives)} ({why})")
         for warning in warnings:
             self.say(f"  beware: {warning}")
 

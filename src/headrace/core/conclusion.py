@@ -73,6 +73,10 @@ class Conclusion:
     """Contender by baseline, of the worst ratio to a limit at that load."""
     baseline_bracket: Bracket
     contender_bracket: Bracket
+    baseline_believed: float | None = None
+    """Of a capacity: the load that the start carries in the mended twin, held within its bracket. Since it is
+    run where the contender is, what it was seen to meet may be far below what it carries.
+    """
     levers: tuple[LeverFound, ...] = ()
     predictions: tuple[Predicted, ...] = ()
     pace: Pace = _AS_FOUND
@@ -109,7 +113,7 @@ class Curve:
     lever: str
     winner: Value
     points: tuple[CurvePoint, ...]
-    """In order of value."""
+    """In order of value; a cap of 0 is none and comes last."""
     knee: Value | None
     """The least value beyond which nothing more is won; None where the lever does nothing here."""
     steps: tuple[str, ...]

@@ -134,8 +134,9 @@ h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
 table { border-collapse: collapse; }
 th, td { padding: .2rem 1.2rem .2rem 0; text-align: right; vertical-align: top;
          white-space: nowrap; border-bottom: 1px solid var(--line); }
+th { white-space: normal; vertical-align: bottom; }
 .text { text-align: left; }
-.long { white-space: normal; min-width: 15rem; }
+.long { white-space: normal; min-width: 12rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; }
 dt { font-weight: 600; }
 dd { margin: 0; min-width: 0; }

@@ -41,6 +41,7 @@ def conclude(view: View, untried: Wanted | None = None) -> Conclusion:
         load=OWN_LOAD if proof is None else proof.load,
         gain=None if proof is None else proof.gain,
         baseline_bracket=bracket_of(view.runs, START),
+        baseline_believed=load_of(round(view.start.height)) if view.seeks_capacity else None,
         contender_bracket=Bracket(None, None) if proof is None else bracket_of(view.runs, proof.contender),
         levers=levers,
         predictions=predictions(view),

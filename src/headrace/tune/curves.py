@@ -21,7 +21,7 @@ from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult
 from headrace.tune.belief import View
 from headrace.tune.explore import START
-from headrace.tune.space import KV_BYTES, SEQS, TOKENS, Lever, Value
+from headrace.tune.space import CAP, KV_BYTES, SEQS, TOKENS, Lever, Value
 from headrace.tune.twin import Point, grades, highest_rung, load_of, rung_of, settings_key
 
 KNEE = 0.02
@@ -51,6 +51,7 @@ def explain(view: View, winner: Overrides, load: float) -> Explanation:
 def _curve(view: View, lever: Lever, winner: Overrides, load: float) -> Curve:
     space = view.problem.space
     values = [choice for choice in lever.choices if space.is_safe({**winner, lever.name: choice.value})]
+    values.sort(key=lambda choice: lever.name == CAP and choice.value == 0)
     settings = [space.canonical({**winner, lever.name: choice.value}) for choice in values]
     found = view.problem.twin([Point(each, load, view.pace) for each in settings])
     points = tuple(

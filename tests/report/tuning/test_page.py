@@ -91,8 +91,9 @@ def test_a_run_without_a_result_says_why() -> None:
 
 def test_levers_have_their_knee_and_what_each_step_costs() -> None:
     text = improved_page().text
-    assert "the knee is at 512" in text
-    assert "2048 -> 4096: +1 % throughput, P95 TTFT x 1.2" in text
+    assert "By nearness to the limits, more than 512 wins nothing: the knee." in text
+    assert "beside the line above" in text
+    assert "4096 94.4 10.9 s 675 ms 4.40 +1 % throughput, P95 TTFT x 1.2" in text
     assert "Nothing here depends on max_num_seqs." in text
 
 
@@ -104,7 +105,7 @@ def test_prediction_and_measurement_stand_side_by_side() -> None:
 
 def test_the_obvious_move_is_answered() -> None:
     text = improved_page().text
-    assert "four times the tokens a step max_num_batched_tokens 8192 8.49 x 2.30 P95 ITL of short" in text
+    assert "four times the tokens a step: max_num_batched_tokens 8192 8.49 x 2.30 P95 ITL of short" in text
     assert "more on 'others' part of its steps'" in text
     assert "Unsafe: 3 GiB are to spare." in text
 

@@ -1,6 +1,7 @@
 """The terminal's report fits its 80 columns, says the verdict first, and every number is the search's own."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,17 @@ def test_a_capacity_is_told_in_requests_a_second_and_by_which_runs_kept_the_limi
     text = flat(examples.carries_more)
     assert "it carries 9.50 times the load within every limit: 0.25 requests/s -> 2.38 requests/s" in text
     assert "2 of 2 runs of the winner kept them, and 0 of 2 of the start" in text
+
+
+def test_a_start_that_was_not_run_near_its_edge_is_not_said_to_carry_only_what_it_met() -> None:
+    """It was met at 0.1 times the load, missed at 0.95, and the twin puts its edge at half of that."""
+    tuning = examples.carries_more()
+    assert tuning.conclusion
+    bracket = replace(tuning.conclusion.baseline_bracket, missed=0.95)
+    found = replace(tuning.conclusion, baseline_bracket=bracket, baseline_believed=0.475)
+    text = " ".join(tuning_text(replace(tuning, conclusion=found)).split())
+    assert "in the twin they carry 1.19 requests/s, so it is 2.00 times the load." in text
+    assert "9.50" not in text
 
 
 def test_a_cost_is_told_in_replicas_and_money() -> None:

@@ -160,7 +160,7 @@ def _capacity(tuning: Tuning, found: Conclusion | None) -> dict[str, Any] | None
         return None
     price = thousand_costs(tuning)
     return {
-        "before": _bracket(found.baseline_bracket),
+        "before": _bracket(found.baseline_bracket) | {"believed": found.baseline_believed},
         "after": _bracket(found.contender_bracket) if found.contender else None,
         "thousand_requests_cost": {"before": price[0], "after": price[1]} if price else None,
     }

@@ -134,6 +134,8 @@ def _undone_capacity(winner: float, back: float | None) -> tuple[str, float]:
 def undone_words(changes: Sequence[Change]) -> str:
     """All of them; empty where nobody looked."""
     said = [f"{change.name}: {change.undone}" for change in changes if change.undone]
+    if len(changes) == 1 and said:
+        return f"In the twin, without it: {changes[0].undone}."
     return f"In the twin, with one of them undone: {'; '.join(said)}." if said else ""
 
 

@@ -6,6 +6,7 @@ Tuning + Compared --headline--> Headline(word, sentence)
 from dataclasses import dataclass
 from math import inf
 
+from headrace.core.conclusion import Bracket, Conclusion
 from headrace.core.goal import Aim
 from headrace.core.objective import Metric
 from headrace.core.trial import NoResult, Verdict
@@ -113,9 +114,10 @@ def _improved(tuning: Tuning, sides: Compared, before: Side) -> str:
     found, after = tuning.conclusion, sides.after
     assert found is not None, "improved upon something"
     if after is not None and (carried := _carries(tuning)):
-        won, lost = (f"{sum(g.meets for g in side.grades)} of {len(side.grades)}" for side in (after, before))
-        at = load_words(tuning, before.load)
-        return f"{carried} At {at} {won} runs of the winner kept them, and {lost} of the start."
+        won, lost = (sum(grade.meets for grade in side.grades) for side in (after, before))
+        at, runs = load_words(tuning, before.load), many(len(after.grades), "run")
+        kept = f"{won} of {runs} of the winner kept them, and {lost} of {len(before.grades)} of the start"
+        return f"{carried} At {at} {kept}."
     said = _sooner(sides.worst, before, after)
     gain = found.gain
     if gain is None:
@@ -131,12 +133,18 @@ def _carries(tuning: Tuning) -> str:
     found = tuning.conclusion
     if found is None or not tuning.goal.seeks_capacity or found.contender_bracket.met is None:
         return ""
-    after, before = found.contender_bracket.met, found.baseline_bracket.met
+    after, before = found.contender_bracket.met, start_carries(found)
     if before is None:
         missed = found.baseline_bracket.missed or after
         return (
             f"it keeps every limit at {load_words(tuning, after)}; the starting settings miss them at "
             f"{load_words(tuning, missed)}."
+        )
+    if before != found.baseline_bracket.met:
+        return (
+            f"it keeps every limit at {load_words(tuning, after)}, where the starting settings miss them; in "
+            f"the twin they carry {load_words(tuning, before)}, so it is {after / before:.2f} times the load."
+            f"{_cheaper(tuning)}"
         )
     return (
         f"it carries {after / before:.2f} times the load within every limit: "
@@ -148,7 +156,7 @@ def _cheaper(tuning: Tuning) -> str:
     found = tuning.conclusion
     if found is None or tuning.goal.aim is not Aim.COST:
         return ""
-    before, after = (bracket.replicas() for bracket in (found.baseline_bracket, found.contender_bracket))
+    before, after = Bracket(start_carries(found), None).replicas(), found.contender_bracket.replicas()
     if before is None or after is None:
         return ""
     said = f" Today's load takes {after} {'replica' if after == 1 else 'replicas'}"
@@ -157,12 +165,17 @@ def _cheaper(tuning: Tuning) -> str:
     return f"{said}{f'; a thousand requests cost {price[0]:.3g} -> {price[1]:.3g}' if price else ''}."
 
 
+def start_carries(found: Conclusion) -> float | None:
+    """Where the twin puts it within its bracket: the contender's proof does not look for the start's edge."""
+    return found.baseline_believed or found.baseline_bracket.met
+
+
 def thousand_costs(tuning: Tuning) -> tuple[float, float] | None:
     """What a thousand requests cost at capacity, before and after, in the goal's money."""
     found, rate, price = tuning.conclusion, tuning.traffic.rate_rps, tuning.goal.price_per_hour
     if found is None or not rate or not price:
         return None
-    before, after = found.baseline_bracket.met, found.contender_bracket.met
+    before, after = start_carries(found), found.contender_bracket.met
     if not before or not after:
         return None
     return 1000 * price / (3600 * rate * before), 1000 * price / (3600 * rate * after)

@@ -11,7 +11,7 @@ from math import inf
 
 from headrace import __version__
 from headrace.core.bill import CAUSES
-from headrace.core.conclusion import Bracket, LeverFound
+from headrace.core.conclusion import LeverFound
 from headrace.core.trial import Verdict
 from headrace.report.bill import WORDS
 from headrace.report.page import Lead, Section, Table, Tile, Tone, page
@@ -19,7 +19,7 @@ from headrace.report.tuning.changes import changes_of, price_of, stays_because, 
 from headrace.report.tuning.charts import bill_bars
 from headrace.report.tuning.figures import Bill, Bills, Compared, Figure, Row, Side, compared
 from headrace.report.tuning.grounds import goal_words, remarks_of
-from headrace.report.tuning.headline import headline, thousand_costs
+from headrace.report.tuning.headline import headline, start_carries, thousand_costs
 from headrace.report.tuning.page_runs import run_sections
 from headrace.report.tuning.page_twin import twin_sections
 from headrace.report.tuning.tuning import Tuning
@@ -79,9 +79,11 @@ def _tiles(tuning: Tuning, sides: Compared) -> Iterator[Tile]:
         yield Tile(f"{worst.label}, {worst.request_class or 'all'}", _pair(worst.before, worst.after), limit)
     found = tuning.conclusion
     if found is not None and tuning.goal.seeks_capacity:
-        met = [None if b.met is None else load_words(tuning, b.met) for b in _brackets(tuning)]
-        figure = " → ".join(dict.fromkeys(each or "none" for each in met))
-        yield Tile("Load within every limit", figure, "highest that was met")
+        carried = [start_carries(found), *((found.contender_bracket.met,) if found.contender else ())]
+        loads = ["none" if load is None else load_words(tuning, load) for load in carried]
+        is_twins = carried[0] != found.baseline_bracket.met
+        note = "highest that was met; the start's in the twin" if is_twins else "highest that was met"
+        yield Tile("Load within every limit", " → ".join(dict.fromkeys(loads)), note)
     before, after = sides.throughput_rps
     if before:
         now = f" → {rate_words(after.value)}" if after else ""
@@ -91,12 +93,6 @@ def _tiles(tuning: Tuning, sides: Compared) -> Iterator[Tile]:
         yield Tile(
             "A thousand requests", f"{price[0]:.3g} → {price[1]:.3g}", "at capacity, in the price's money"
         )
-
-
-def _brackets(tuning: Tuning) -> tuple[Bracket, ...]:
-    found = tuning.conclusion
-    assert found is not None, "asked only of one"
-    return (found.baseline_bracket, *((found.contender_bracket,) if found.contender else ()))
 
 
 def _pair(before: Figure, after: Figure | None) -> str:

@@ -66,20 +66,21 @@ def _curves(tuning: Tuning, curves: Sequence[Curve], load: float) -> Iterator[Se
 
 
 def _curve(tuning: Tuning, curve: Curve) -> Section:
-    points = sorted(curve.points, key=lambda point: _is_no_cap(curve, point))
-    winner = next((point for point in points if point.value == curve.winner), None)
-    series = _series(points, winner)
-    labels = [_marked(curve, point, tuning.server.start.get(curve.lever)) for point in points]
+    winner = next((point for point in curve.points if point.value == curve.winner), None)
+    series = _series(curve.points, winner)
+    labels = [_marked(curve, point, tuning.server.start.get(curve.lever)) for point in curve.points]
+    by = "the load that they carry" if tuning.goal.seeks_capacity else "nearness to the limits"
     return Section(
         curve.lever,
-        sentences=(f"By nearness to the limits the knee is at {value_words(curve.lever, curve.knee)}.",),
+        sentences=(f"By {by}, more than {value_words(curve.lever, curve.knee)} wins nothing: the knee.",),
         charts=(factor_lines("Multiples of the answer's figures", labels, series),) if series else (),
-        table=_figures(curve, points, labels),
+        table=_figures(curve, labels),
     )
 
 
-def _figures(curve: Curve, points: Sequence[CurvePoint], labels: Sequence[str]) -> Table:
+def _figures(curve: Curve, labels: Sequence[str]) -> Table:
     """What the lines are drawn from."""
+    points = curve.points
     names = sorted(
         {each.request_class for point in points if (grade := _calm(point)) for each in grade.classes}
     )
@@ -90,7 +91,7 @@ def _figures(curve: Curve, points: Sequence[CurvePoint], labels: Sequence[str]) 
         "output tokens/s",
         *(f"P95 TTFT, {name or 'all'}" for name in names),
         "worst ratio",
-        "what the step to it costs",
+        "beside the line above",
     )
     steps = dict(zip((point.value for point in curve.points[1:]), curve.steps, strict=False))
     rows = tuple(
@@ -100,7 +101,7 @@ def _figures(curve: Curve, points: Sequence[CurvePoint], labels: Sequence[str]) 
             rate_words(grade.output_tokens_per_s) if (grade := _calm(point)) else "-",
             *(_or_dash(_ttft_s(grade, name)) for name in names),
             grade_words(point.grade),
-            steps.get(point.value, ""),
+            steps.get(point.value, "").partition(": ")[2],
         )
         for label, point in zip(labels, points, strict=True)
     )
@@ -111,18 +112,13 @@ def _or_dash(amount_s: float | None) -> str:
     return "-" if amount_s is None else seconds(amount_s)
 
 
-def _is_no_cap(curve: Curve, point: CurvePoint) -> bool:
-    """0 is the most that this lever allows, so it is drawn last."""
-    return curve.lever == "long_prefill_token_threshold" and point.value == 0
-
-
 def _marked(curve: Curve, point: CurvePoint, start: object) -> str:
     marks = [
         word
         for word, value in (("answer", curve.winner), ("start", start), ("knee", curve.knee))
         if value is not None and point.value == value
     ]
-    said = "no cap" if _is_no_cap(curve, point) else value_words(curve.lever, point.value)
+    said = value_words(curve.lever, point.value)
     return f"{said} ({', '.join(marks)})" if marks else said
 
 
@@ -247,22 +243,21 @@ def _moves(explained: Explanation) -> Iterator[Section]:
         return
     moves = tuple(
         (
-            move.name,
-            named_words(move.overrides),
+            f"{move.name}: {named_words(move.overrides)}",
             grade_words(move.grade),
             beside_start(move, explained),
             move_words(move, explained),
         )
         for move in explained.obvious
     )
-    start = ("the start", "", grade_words(explained.start), "", "")
-    answer = ("the answer", "", grade_words(explained.answer), "", "")
+    start = ("the start", grade_words(explained.start), "", "")
+    answer = ("the answer", grade_words(explained.answer), "", "")
     yield Section(
         "What one would try first, and what it gives here",
         table=Table(
-            ("move", "settings", "worst ratio", "beside the start", "in the twin"),
+            ("move", "worst ratio", "beside the start", "in the twin"),
             (start, *moves, answer),
-            frozenset({0, 1, 4}),
+            frozenset({0, 3}),
         ),
     )
 
@@ -272,8 +267,8 @@ def _pools(tuning: Tuning, advice: PoolAdvice) -> Section:
         "pool",
         "of the requests",
         "settings",
-        "one server carries of them",
-        "servers for each of all together",
+        "one server carries",
+        "servers, for what one for all carries",
     )
     return Section(
         "Servers of their own for short and long requests",
@@ -282,6 +277,7 @@ def _pools(tuning: Tuning, advice: PoolAdvice) -> Section:
         commands=tuple(
             f"# {pool.name}, not proven\n{command}"
             for pool, command in zip(advice.found.apart, advice.commands, strict=True)
+            if advice.found.pays_from is not None
         ),
     )
 
