@@ -136,7 +136,7 @@ def explained(answer: Overrides = BEST) -> Explanation:
         graded(answer),
         (
             curve(TOKENS, tokens, 512, answer),
-            curve(CAP, (0, 64, 128, 256), 256, answer),
+            curve(CAP, (64, 128, 256, 0), 256, answer),
             Curve(
                 SEQS,
                 128,
