@@ -36,7 +36,7 @@ test: .venv/.ready-dev
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/ratchets.py
-	$(BIN)/pytest -rfER --hypothesis-profile=test --cov --cov-report=term
+	$(BIN)/pytest --hypothesis-profile=test --cov --cov-report=term
 
 explore: .venv/.ready-dev
 	$(BIN)/pytest --hypothesis-profile=explore -m hypothesis

@@ -1,8 +1,9 @@
 """Suspicions: only where no rule has spoken, never surer than even, and with what would confirm them."""
 
+from headrace.diagnose.causes import causes
 from headrace.diagnose.doctor import diagnose
 from headrace.diagnose.finding import Label, Severity
-from headrace.diagnose.signs import SEEN, causes, suspects
+from headrace.diagnose.signs import SEEN, suspects
 from headrace.diagnose.signs import _signs as signs
 from tests.diagnose.samples import incident
 

@@ -1,22 +1,25 @@
-"""From evidence to findings, worst first.
+"""From evidence to findings, the likeliest cause first.
 
     evidence -> every rule -> findings - symptoms of others -> ranked
 
 A cause outranks its symptoms: a finding names the labels it explains, and findings with such a label are left
-out unless they are as severe and surer.
+out unless they stand higher: surer, or as sure and more severe.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from headrace.diagnose.causes import causes
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of
 from headrace.diagnose.rules import (
+    arithmetic,
     arrivals,
     bill,
     cache,
     client,
+    contrasts,
     cpu,
     crash,
     fit,
@@ -25,10 +28,12 @@ from headrace.diagnose.rules import (
     long_prompts,
     machine,
     memory,
+    messages,
     neighbours,
     over_time,
     pool,
     prefixes,
+    probes,
     queue,
     reading,
     settings,
@@ -37,9 +42,8 @@ from headrace.diagnose.rules import (
     start,
     steps,
     sweeps,
-    warned,
 )
-from headrace.diagnose.signs import causes, suspects
+from headrace.diagnose.signs import suspects
 
 Rule = Callable[[Evidence], Iterator[Finding]]
 
@@ -51,11 +55,14 @@ _ROOMS = (
     memory,
     crash,
     settings,
+    contrasts,
     speed,
-    warned,
+    probes,
+    messages,
     fit,
     standstill,
     sweeps,
+    arithmetic,
     queue,
     pool,
     long_prompts,
@@ -76,7 +83,7 @@ RULES: tuple[Rule, ...] = tuple(rule for room in _ROOMS for rule in room.RULES)
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`findings` worst first; empty where the evidence shows a healthy server."""
+    """`findings` likeliest first; empty where the evidence shows a healthy server."""
 
     evidence: Evidence
     findings: tuple[Finding, ...]
@@ -88,32 +95,51 @@ class Diagnosis:
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     found = [replace(finding, rule=rule.__name__) for rule in RULES for finding in rule(evidence)]
-    ranked = sorted(found, key=lambda f: (-f.severity, -f.confidence))
+    ranked = sorted(found, key=_standing, reverse=True)
     kept = list[Finding]()
-    for finding in ranked:
-        if not any(_is_symptom(finding, cause) for cause in ranked if cause is not finding):
+    for place, finding in enumerate(ranked):
+        before, after = ranked[:place], ranked[place + 1 :]
+        if not any(_is_symptom(finding, c) for c in before) and not any(_is_below(finding, c) for c in after):
             kept.append(
                 replace(finding, also=tuple(a for a in finding.also if not _explained(a, finding, kept)))
             )
-    return Diagnosis(evidence, tuple(kept) or tuple(_suspicion(evidence)) or tuple(_cannot_tell(evidence)))
+    if not kept or kept[0].confidence <= WEAK:
+        told = tuple(_suspicion(evidence, STRONG if kept else 0.0))
+        kept[:0] = [each for each in told if each.label not in {finding.label for finding in kept}]
+    return Diagnosis(evidence, tuple(kept) or tuple(_cannot_tell(evidence)))
+
+
+WEAK = 0.65
+"""A rule no surer than this goes behind what signs say in so many words."""
+STRONG = 2.5
+"""Weight of signs that say it so."""
+
+
+def _standing(finding: Finding) -> float:
+    """How sure, and a little how severe: what is nearly as sure and stops requests goes first."""
+    return finding.confidence + 0.1 * finding.severity
 
 
 def _is_symptom(finding: Finding, cause: Finding) -> bool:
-    """Whether `cause` explains it and is the surer of the two where both explain each other."""
-    if finding.label not in cause.explains:
-        return False
+    return finding.label in cause.explains
+
+
+def _is_below(finding: Finding, cause: Finding) -> bool:
+    """Whether a cause that stands lower explains it all the same: where it is none of its symptoms, and no
+    mere note that would hide a warning.
+    """
     mutual = cause.label in finding.explains
-    return not mutual or (cause.severity, cause.confidence) >= (finding.severity, finding.confidence)
+    return _is_symptom(finding, cause) and not mutual and cause.severity >= finding.severity
 
 
 def _explained(label: Label, finding: Finding, kept: list[Finding]) -> bool:
     return any(label in cause.explains for cause in kept if cause is not finding)
 
 
-def _suspicion(e: Evidence) -> Iterator[Finding]:
-    """What the signs point to where no rule has spoken: at most an even chance, and how to confirm it."""
+def _suspicion(e: Evidence, least: float) -> Iterator[Finding]:
+    """What the signs point to where no rule is sure: at most an even chance, and how to confirm it."""
     found = suspects(e)
-    if not found or found[0].label is Label.UNDETERMINED:
+    if not found or found[0].label is Label.UNDETERMINED or found[0].weight < least:
         return
     first, *others = found
     todo = causes()[first.label]

@@ -73,11 +73,14 @@ _PREFIXES = ("client:", "runs:", "promql:", "measured:", "bench:")
 
 
 def quantities(e: Evidence, prefixes: tuple[str, ...] = _PREFIXES) -> list[Quantity]:
-    found = (_quantity(reading) for prefix in prefixes for reading in e.under(prefix))
+    found = (quantity_of(reading) for prefix in prefixes for reading in e.under(prefix))
     return [quantity for quantity in found if quantity is not None]
 
 
-def _quantity(reading: Reading) -> Quantity | None:
+def quantity_of(reading: Reading, told_as: str = "") -> Quantity | None:
+    """A reading with its name taken apart, or None where it is no time and no rate. `told_as`: what the
+    reading is called where it stands, if that is not its name.
+    """
     if not reading.numbers:
         return None
     short = reading.name.partition(":")[2].lower()
@@ -99,7 +102,7 @@ def _quantity(reading: Reading) -> Quantity | None:
         stat,
         _situation(word for word in words if word not in known),
         tuple(v * unit for v in reading.numbers),
-        reading.name,
+        told_as or reading.name,
         reading.where,
     )
 

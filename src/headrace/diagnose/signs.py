@@ -19,12 +19,38 @@ from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Label
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.load import load_of, share
+from headrace.diagnose.messages import messages
 from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules.cache import hit_rate
-from headrace.diagnose.rules.support import concurrency, has_load, out_of_memory
+from headrace.diagnose.rules.contrasts import told_to_change_nothing
+from headrace.diagnose.rules.support import (
+    concurrency,
+    has_load,
+    out_of_memory,
+    start_failed,
+    tells_of_oom,
+)
 
 ENOUGH = 2.0
 """Weight from which a cause is suspected: one strong sign, or two that point the same way."""
+ENOUGH_OF_OTHERS = 1.0
+"""The same for causes that are seldom claimed wrongly."""
+_OFTEN_CLAIMED = frozenset(
+    {
+        Label.KV_CAPACITY,
+        Label.COMPUTE,
+        Label.MEMORY_BANDWIDTH,
+        Label.OOM_WEIGHTS,
+        Label.OOM_KV,
+        Label.NEIGHBOUR,
+        Label.CLIENT,
+        Label.SHIFT,
+        Label.QUEUEING,
+        Label.EXPECTED,
+        Label.STALL,
+    }
+)
+"""What careless advice names first: a word alone does not do."""
 LEAD = 0.5
 """By so much it must outweigh the next, or neither is named."""
 _LONGEST_CORPUS = 20_000
@@ -56,16 +82,28 @@ def suspects(e: Evidence) -> tuple[Suspect, ...]:
     seen = {name for name, test in SEEN.items() if test(e)}
     weights = defaultdict[Label, float](float)
     reasons = defaultdict[Label, list[str]](list)
+    spoken = set[Label]()
     for sign in _signs():
         if (why := _holds(sign, told, seen)) is not None:
             weights[sign.label] += sign.weight
+            spoken |= {sign.label} if sign.words is not None else set[Label]()
             if sign.weight > 0:
                 reasons[sign.label].append(why)
+    for message in messages().values():
+        for line in e.of(message.kind)[:1]:
+            weights[message.label] += message.weight
+            spoken.add(message.label)
+            reasons[message.label].append(f"{message.says} ({line.text.strip()[:80]})")
     ranked = sorted(weights.items(), key=lambda pair: -pair[1])
-    ranked = [(label, weight) for label, weight in ranked if weight >= ENOUGH]
+    ranked = [(label, weight) for label, weight in ranked if weight >= _enough(label, spoken)]
     if not ranked or (len(ranked) > 1 and ranked[0][1] - ranked[1][1] < LEAD):
         return ()
     return tuple(Suspect(label, weight, tuple(reasons[label])) for label, weight in ranked)
+
+
+def _enough(label: Label, spoken: set[Label]) -> float:
+    """Less where somebody spoke of it: a number alone is seen on healthy servers too."""
+    return ENOUGH_OF_OTHERS if label in spoken - _OFTEN_CLAIMED else ENOUGH
 
 
 def _holds(sign: Sign, told: str, seen: set[str]) -> str | None:
@@ -88,25 +126,13 @@ def words_of(e: Evidence) -> str:
     are the names that a server gives its metrics, whatever they count.
     """
     parts = list[str]()
+    idle = {reading.name for _, reading in told_to_change_nothing(e)}
     for reading in e.readings.values():
-        if not reading.name.startswith(_ALWAYS_THERE):
+        if not reading.name.startswith(_ALWAYS_THERE) and reading.name not in idle:
             parts.append(f"{reading.name.partition(':')[2]} {'' if reading.numbers else reading.text}")
     parts += [event.text for event in e.of("error")]
     text = " | ".join(parts)[:_LONGEST_CORPUS].lower()
     return re.sub(r"[_:]+", " ", text)
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """What would confirm it, and what helps if it is so."""
-
-    confirm: str
-    change: str
-
-
-@cache
-def causes() -> Mapping[Label, Cause]:
-    return {Label(c["label"]): Cause(c["confirm"], c["change"]) for c in _table()["cause"]}
 
 
 @cache
@@ -167,5 +193,6 @@ SEEN: Mapping[str, Callable[[Evidence], bool]] = {
     "only_startup": lambda e: (
         any(e.under("startup:")) and not has_load(e) and not e.counts.get("init_engine")
     ),
+    "memory": lambda e: start_failed(e) or tells_of_oom(e) or any(e.under("startup:kv")),
     "oom": lambda e: out_of_memory(e) or bool(re.search(r"\b(?:oom|out of memory)\b", words_of(e))),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from headrace.capacity.catalogue import catalogue
 from headrace.diagnose.evidence import Evidence
 
 GIB = 2**30
@@ -29,7 +30,7 @@ _BYTES = (
     (re.compile(r"fp4|nvfp4|mxfp4|int4|w4a|awq|gptq|4bit|4-bit|q4|iq4|bnb", re.IGNORECASE), 0.56),
     (re.compile(r"q5|q6", re.IGNORECASE), 0.75),
     (re.compile(r"fp8|int8|w8a|8bit|8-bit|q8", re.IGNORECASE), 1.05),
-    (re.compile(r"fp32|float32", re.IGNORECASE), 4.0),
+    (re.compile(r"fp32|float32|\bfloat\b", re.IGNORECASE), 4.0),
 )
 
 
@@ -93,11 +94,8 @@ def active_parameters_of(name: str) -> float | None:
 def bytes_per_weight(e: Evidence) -> float:
     if e.engine == "ollama" and not e.flags.get("quantization"):
         return _OLLAMA
-    given = e.flags.get("quantization")
-    names = (
-        f"{model_of(e)} {given.value if given else ''} {e.text('workload:quantization')} "
-        f"{e.text('workload:dtype')}"
-    )
+    given = " ".join(str(e.flags[name].value) for name in ("quantization", "dtype") if name in e.flags)
+    names = f"{model_of(e)} {given} {e.text('workload:quantization')} {e.text('workload:dtype')}"
     return next((size for pattern, size in (*_BYTES, *_SHIPPED) if pattern.search(names)), 2.0)
 
 
@@ -127,6 +125,28 @@ def hardware_text(e: Evidence) -> str:
 def tensor_parallel(e: Evidence) -> int:
     """Cards that share each layer; 1 where nothing says more."""
     return max(1, int(e.flag("tensor-parallel-size") or 1))
+
+
+_OUTSIDE_GIB = 2.0
+"""Of a card: what start-up keeps for activations, contexts and graphs, within a factor of two."""
+
+
+def kv_tokens_of_cards(e: Evidence) -> float | None:
+    """Tokens of the KV pool by arithmetic: what the budget leaves beside the weights, over the bytes that
+    a token keeps in a model of the catalogue. To within a fifth.
+    """
+    name = re.sub(r"[_ ]", "-", model_of(e).lower())
+    known = [each for each in catalogue() if each in name]
+    weights, card = weights_gib(e), memory_gib(e)
+    if not known or weights is None or card is None or e.engine not in {"vllm", "sglang"}:
+        return None
+    shape = catalogue()[max(known, key=len)].shape
+    numbers = shape.latent.cached_numbers if shape.latent else 2 * shape.num_kv_heads * shape.head_size
+    given = e.flags.get("kv-cache-dtype")
+    each = shape.num_full_layers * numbers * (1 if given and "8" in str(given.value) else 2)
+    cards = tensor_parallel(e) * int(e.flag("pipeline-parallel-size") or 1)
+    budget = (e.flag("gpu-memory-utilization") or 0.9) * card - _OUTSIDE_GIB
+    return max(0.0, budget * cards - weights) * GIB / each
 
 
 def card_count(e: Evidence) -> int:

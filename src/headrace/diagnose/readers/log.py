@@ -3,8 +3,8 @@
     path -> read_log -> Evidence
 
 One pass in bounded memory: `Source.lines_with` hands over only lines that hold a word of
-data/log_lines.toml; of each kind of event the first and the last are kept and all are counted; a
-series that grows too long loses every second value.
+data/log_lines.toml or data/messages.toml; of each kind of event the first and the last are kept and all
+are counted; a series that grows too long loses every second value.
 """
 
 import ast
@@ -17,6 +17,7 @@ from functools import cache
 from importlib.resources import files
 
 from headrace.diagnose.evidence import Event, Evidence, Flag, Reading, Value
+from headrace.diagnose.messages import messages
 from headrace.diagnose.readers.flags import flag_value
 from headrace.diagnose.readers.text import Line, Source
 
@@ -41,7 +42,7 @@ class Pattern:
 @cache
 def patterns() -> tuple[Pattern, ...]:
     table = tomllib.loads(files("headrace.diagnose").joinpath("data/log_lines.toml").read_text("utf-8"))
-    return tuple(
+    lines = tuple(
         Pattern(
             line["kind"],
             tuple(line["any"]),
@@ -50,6 +51,10 @@ def patterns() -> tuple[Pattern, ...]:
             line.get("rate", False),
         )
         for line in table["line"]
+    )
+    return lines + tuple(
+        Pattern(message.kind, message.any, re.compile(message.pattern), {}, False)
+        for message in messages().values()
     )
 
 

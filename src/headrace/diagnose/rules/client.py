@@ -131,23 +131,34 @@ _LIMIT = re.compile(
 def told_limit(e: Evidence) -> Iterator[Finding]:
     """A limit of the client or the proxy at which running stands."""
     load = load_of(e)
-    for reading in (*e.under("client:"), *e.under("workload:"), *e.under("proxy:")):
-        limited = _LIMIT.search(reading.name) and reading.last and not start_failed(e)
-        if (
-            limited
-            and load.peak_running
-            and abs(load.peak_running - (reading.last or 0)) <= 1
-            and not load.peak_waiting
-        ):
+    if not load.peak_running or load.peak_waiting or start_failed(e):
+        return
+    for name, limit in _limits(e):
+        if abs(load.peak_running - limit) <= 1:
             yield Finding(
                 Label.CLIENT,
-                f"Running stands at {load.peak_running:,.0f}, which is {reading.name}",
-                (fact(e, reading.name), fact(e, load.names["running"])),
+                f"Running stands at {load.peak_running:,.0f}, which is a limit of the client: {name}",
+                (fact(e, name), fact(e, load.names["running"])),
                 Advice("raise that limit", "as many requests as were meant"),
                 Severity.WARNING,
                 0.8,
             )
             return
+
+
+def _limits(e: Evidence) -> Iterator[tuple[str, float]]:
+    """Numbers under the name of a limit, and those that stand in words: ThreadPoolExecutor(max_workers=8)."""
+    for reading in (*e.under("client:"), *e.under("workload:"), *e.under("proxy:")):
+        if _LIMIT.search(reading.name) and reading.last:
+            yield reading.name, reading.last
+        elif found := _LIMIT_IN_WORDS.search(reading.text):
+            yield reading.name, float(found[1])
+
+
+_LIMIT_IN_WORDS = re.compile(
+    r"(?:max_workers|limit(?:_per_host)?|max_connections|pool_?(?:size|maxsize)?|semaphore|threads)\W{1,3}(\d{1,6})\b",
+    re.IGNORECASE,
+)
 
 
 def behind_a_proxy(e: Evidence) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.evidence import Evidence, Reading
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of, mean_of, share
 from headrace.diagnose.quantities import PLAIN, STRUCTURED, pairs, quantities
@@ -254,6 +254,56 @@ def card_waits(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def slower_than_offline(e: Evidence) -> Iterator[Finding]:
+    """The engine in a loop of its own against the same engine behind its server: what lies between is the
+    front end (HTTP, templates, tokenizing, streams), which is work of the CPU.
+    """
+    pairs_of = [
+        (a, b)
+        for prefixes in (("gpu:",), ("client:", "runs:", "measured:"))
+        for a in _named(e, prefixes, offline=True)
+        for b in _named(e, prefixes, offline=False)
+    ]
+    for offline, served in pairs_of:
+        if served.last and offline.last and offline.last > 1.3 * served.last and not start_failed(e):
+            yield Finding(
+                Label.CPU,
+                f"Offline it is {offline.last / served.last:.1f} times as much as behind the server: "
+                f"the front end "
+                "takes the difference",
+                (fact(e, served.name), fact(e, offline.name)),
+                Advice(
+                    "a version whose front end has its own process (V1), --api-server-count 2 to 4, "
+                    "cores for "
+                    "them; a load that keeps as many requests open as the offline run",
+                    "up to the offline figure",
+                    "none",
+                    "both again",
+                ),
+                Severity.WARNING,
+                0.65,
+                rivals=(
+                    "a client that keeps fewer requests open than the offline run: num_requests_running",
+                ),
+                explains=frozenset({Label.UNDETERMINED, Label.MEMORY_BANDWIDTH}),
+            )
+            return
+
+
+def _named(e: Evidence, prefixes: tuple[str, ...], *, offline: bool) -> list[Reading]:
+    """Rates, or shares in which the card is used, of the offline run or of the others."""
+    return [
+        r
+        for prefix in prefixes
+        for r in e.under(prefix)
+        if (_OFFLINE.search(r.name) is not None) is offline and _MORE_IS_BETTER.search(r.name)
+    ]
+
+
+_OFFLINE = re.compile(r"offline|llm_class|in_process|engine_only|benchmark_throughput")
+_MORE_IS_BETTER = re.compile(r"util|tok|throughput|rps|req")
+
+
 def threads_of_the_host(e: Evidence) -> Iterator[Finding]:
     """In a container torch starts a thread for each core of the host; on fewer cores they wait for each
     other.
@@ -344,6 +394,7 @@ RULES = (
     grammars_cost,
     card_waits,
     threads_of_the_host,
+    slower_than_offline,
     images_on_few_cores,
     too_many_threads,
 )

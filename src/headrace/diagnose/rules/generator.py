@@ -66,7 +66,7 @@ def cached_synthetic_prompts(e: Evidence) -> Iterator[Finding]:
     numbers are of a cache that real traffic will not have.
     """
     rate, names = hit_rate(e)
-    drawn = re.search(r"\b(?:random|synthetic|dummy|lorem)\b", e.told())
+    drawn = _DRAWN.search(e.told())
     if rate is not None and rate > LOOKS_CACHED and drawn and not load_of(e).preemptions:
         yield Finding(
             Label.MEASUREMENT,
@@ -88,6 +88,10 @@ def cached_synthetic_prompts(e: Evidence) -> Iterator[Finding]:
 
 
 LOOKS_CACHED = 0.3
+_DRAWN = re.compile(
+    r"\b(?:synthetic|dummy|lorem)\b|\brandom(?=[ "
+    r"_-]?(?:$|\||data|prompts?|tokens?|inputs?|text|seed))|(?<=\| )random\b"
+)
 
 
 def same_prompts_again(e: Evidence) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
-from headrace.diagnose.rules.support import fact, gib, said
+from headrace.diagnose.rules.support import fact, gib, said, start_failed, tells_of_oom
 
 NEIGHBOUR_SHARE = 0.15
 """Of a card: contexts, the driver and a display take less."""
@@ -62,7 +62,12 @@ def pool_too_short(e: Evidence) -> Iterator[Finding]:
 
 def nothing_left(e: Evidence) -> Iterator[Finding]:
     """KV budget = utilization x card - weights - peak: below zero, whoever took the memory."""
-    for event in e.of("no_blocks")[-1:]:
+    spent = [
+        event
+        for event in e.of("memory_v0", "kv_available")
+        if (event.number("kv") or event.number("gib") or 1.0) < 0
+    ]
+    for event in (e.of("no_blocks") or tuple(spent))[-1:]:
         used = e.flag("gpu-memory-utilization")
         shared = bool(e.of("profile_drift")) or _beside(e)
         raise_it = used is None or used < 0.9
@@ -278,6 +283,40 @@ def full_by_design(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def memory_alone(e: Evidence) -> Iterator[Finding]:
+    """Nothing but memory that is in use, and nothing that failed: a server keeps what it was given from
+    its start to its end, so that number tells neither load nor a leak.
+    """
+    used = [r for r in e.under("gpu:") if _USED.search(r.name)]
+    other = [
+        r
+        for r in e.readings.values()
+        if r.numbers and r.name.startswith(("client:", "vllm:", "log:", "host:"))
+    ]
+    failed = tells_of_oom(e) or start_failed(e) or _beside(e)
+    grows = any(len(r.numbers) > 1 and r.numbers[-1] > 1.1 * r.numbers[0] for r in used)
+    if used and not other and not failed and not grows and e.engine in {"vllm", "sglang", ""}:
+        yield Finding(
+            Label.MEASUREMENT,
+            "The memory that is in use on the card is what the server was given, whatever the model or "
+            "the load",
+            tuple(fact(e, r.name) for r in used[:2]),
+            Advice(
+                "nothing; a lower --gpu-memory-utilization or --kv-cache-memory-bytes where the card is "
+                "shared",
+                "none",
+                verify="the 'KV cache size' line: what weights leave of the share is the pool",
+            ),
+            Severity.NOTE,
+            0.6,
+            also=(Label.EXPECTED,),
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
+_USED = re.compile(r"mem(?:ory)?_used|used_mem|vram|mem(?:ory)?_(?:mib|gib|gb|mb)$")
+
+
 def _gib_of(e: Evidence, *stems: str) -> float | None:
     for stem in stems:
         for unit, size in (("_gib", 1.0), ("_gb", 1.0), ("_mib", 1 / 1024), ("_mb", 1 / 1024)):
@@ -294,4 +333,5 @@ RULES = (
     memory_moved,
     multimodal_worst_case,
     full_by_design,
+    memory_alone,
 )

@@ -14,6 +14,7 @@ from headrace.diagnose.rules.support import (
     said,
     start_failed,
 )
+from headrace.diagnose.sizes import kv_tokens_of_cards
 
 
 def context_shared(e: Evidence) -> Iterator[Finding]:
@@ -27,12 +28,15 @@ def context_shared(e: Evidence) -> Iterator[Finding]:
     over = bool(slots) and size is not None and sum(slots.values()) > size * 1.01
     # A slot has ctx-size / parallel: far less than that, and the server was started with another size.
     ignored = bool(slots) and size is not None and len(slots) * max(slots.values()) < size / NOT_APPLIED
-    if not (full or over or ignored):
+    short = _share_of_a_slot(e)
+    if not (full or over or ignored or short):
         return
     facts = tuple(said(event) for event in (*full[:1], *e.of("llama_slot")[:1]))
     if (over or ignored) and size:
         shared = f"{len(slots)} slots of {max(slots.values()):,.0f} tokens, --ctx-size {size:,.0f}"
         facts += (Fact(shared, e.where("ctx-size")),)
+    if short:
+        facts += (Fact(short, e.where("ctx-size")),)
     yield Finding(
         Label.BAD_FLAGS if ignored else Label.KV_CAPACITY,
         "The server runs with a smaller context than was configured: the setting did not reach it"
@@ -47,12 +51,24 @@ def context_shared(e: Evidence) -> Iterator[Finding]:
         ),
         Severity.CRITICAL if full else Severity.WARNING,
         0.85,
-        also=(Label.KV_CAPACITY,) if ignored else (Label.BAD_FLAGS,) if over else (),
+        also=(Label.KV_CAPACITY,) if ignored else (Label.BAD_FLAGS,) if over or short else (),
         explains=frozenset({Label.QUEUEING, Label.UNDETERMINED}),
     )
 
 
 NOT_APPLIED = 4.0
+
+
+def _share_of_a_slot(e: Evidence) -> str:
+    """What a slot has where that is less than a request needs: --ctx-size is of all slots together."""
+    size, slots = e.flag("ctx-size"), e.flag("parallel") or e.flag("np")
+    longest = max(prompt_tokens(e), default=0.0)
+    if e.engine != "llama.cpp" or not size or not slots or slots < 2 or longest <= size / slots:
+        return ""
+    return (
+        f"--ctx-size {size:,.0f} / {slots:g} slots = {size / slots:,.0f} tokens each, {longest:,.0f} "
+        f"are needed"
+    )
 
 
 def head_does_not_fit(e: Evidence) -> Iterator[Finding]:
@@ -163,16 +179,19 @@ def pool_tokens(e: Evidence) -> float | None:
 
 def pool_below_demand(e: Evidence) -> Iterator[Finding]:
     """Tokens of the pool / tokens of a request = how many run at once, whatever max_num_seqs says."""
-    tokens = pool_tokens(e)
     each = max(prompt_tokens(e), default=0.0) + (e.number(*(f"workload:{n}" for n in _OUTPUTS)) or 0.0)
+    told = pool_tokens(e)
+    tokens = told or (kv_tokens_of_cards(e) if each > LONG_REQUEST else None)
     offered = concurrency(e)
     times = e.number("startup:max_concurrency_x")
     fits = tokens / each if tokens and each else times
-    if fits is None or offered is None or fits >= 0.8 * offered or start_failed(e) or load_of(e).kv:
+    enough = 0.8 if told or not tokens else 1.0
+    if fits is None or offered is None or fits >= enough * offered or start_failed(e) or load_of(e).kv:
         return
     yield Finding(
         Label.KV_CAPACITY,
-        f"The KV pool holds {fits:.1f} such requests and {offered:,.0f} are sent at once",
+        f"The KV pool holds {fits:.1f} such requests and {offered:,.0f} are sent at once"
+        + ("" if told or not tokens else f" (by the card and the model: about {tokens:,.0f} tokens)"),
         (*pool_facts(e), Fact(f"{each:,.0f} tokens a request" if each else "at max_model_len")),
         Advice(
             more_kv(e), "as many at once as fit", "fp8 KV may cost quality", "kv_cache_usage_perc under load"
@@ -182,10 +201,50 @@ def pool_below_demand(e: Evidence) -> Iterator[Finding]:
     )
 
 
+LONG_REQUEST = 8192
+"""Tokens from which a few requests fill a card: then the arithmetic of names is good enough."""
 _OUTPUTS = ("output_tokens", "max_tokens", "output_len", "generation_tokens", "max_new_tokens")
 
 
+def next_like_these(e: Evidence) -> Iterator[Finding]:
+    """What runs holds so much each that one more like it does not fit what is free: whoever waits does so for
+    KV, though the pool is never full.
+    """
+    load = load_of(e)
+    looks = list(zip(load.running, load.waiting, load.kv, strict=False))
+    short = [
+        kv for running, waiting, kv in looks if waiting > 0 and 0 < running <= MANY and kv / running > 1 - kv
+    ]
+    waited = [kv for _, waiting, kv in looks if waiting > 0]
+    if start_failed(e) or not waited or len(short) < 0.6 * len(waited) or max(waited) >= KV_FULL:
+        return
+    running = load.running[-1]
+    yield Finding(
+        Label.KV_CAPACITY,
+        f"{running:,.0f} running requests hold {load.kv[-1]:.0%} of the pool: another like them does "
+        f"not fit the "
+        f"{1 - load.kv[-1]:.0%} that are free, so {load.peak_waiting:,.0f} wait",
+        load_facts(e, load) + pool_facts(e),
+        Advice(
+            more_kv(e),
+            "one more runs for each such share of the pool",
+            "fp8 KV may cost quality",
+            "running above what it is now, at the same lengths",
+        ),
+        Severity.WARNING,
+        0.7,
+        also=(Label.THRASH,) if load.preemptions else (),
+        rivals=("a cap on sequences at just that number: --max-num-seqs",),
+        explains=frozenset({Label.QUEUEING, Label.UNDETERMINED}),
+    )
+
+
+MANY = 16
+"""Running requests, from which their mean says little of the next one."""
+
+
 RULES = (
+    next_like_these,
     context_shared,
     head_does_not_fit,
     pool_allocation_failed,

@@ -8,6 +8,7 @@ from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.load import load_of
 from headrace.diagnose.quantities import quantities
+from headrace.diagnose.rules.contrasts import changed_nothing
 from headrace.diagnose.rules.support import fact, on_cpu, out_of_memory, said, start_failed
 
 
@@ -60,7 +61,7 @@ def slow_kernels(e: Evidence) -> Iterator[Finding]:
     if out_of_memory(e) or start_failed(e) or on_cpu(e):
         return
     awq = "quantization" in e.flags and str(e.flags["quantization"].value).lower() in {"awq", "gptq"}
-    eager = e.is_on("enforce-eager") and is_speed_asked(e)
+    eager = e.is_on("enforce-eager") and is_speed_asked(e) and "enforce-eager" not in changed_nothing(e)
     if not (awq or eager):
         return
     changes, facts = list[str](), list[Fact]()

@@ -68,6 +68,12 @@ def _frozen(e: Evidence, load: Load) -> str:
     left = [r for r in e.under("client:") if _OPEN.search(r.name) and (r.last or 0) > 0]
     if left and load.running and max(load.running) == 0 and load.peak_waiting == 0:
         return f"{left[0].last:,.0f} requests are open at the client, and the engine knows of none"
+    ended = e.number("client:completed", "client:completed_requests", "client:successful_requests")
+    sent = e.number(
+        "client:total", "client:total_requests", "client:requests", "client:sent", "workload:requests"
+    )
+    if ended and sent and ended < 0.95 * sent and load.running and load.running[-1] == 0 == load.peak_waiting:
+        return f"{sent - ended:,.0f} of {sent:,.0f} requests have no answer, and the engine knows of none"
     counters = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total")
     steps = next((series for name in counters if len(series := e.series(name)) > 1), ())
     if len(steps) > 1 and steps[-1] == steps[0] and load.running and min(load.running) > 0:

@@ -1,106 +1,17 @@
-"""What the server, or what runs it, warns of in plain words: lines that name their own cause."""
+"""Probes of an orchestrator: they end a server that loads, or one that has work."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.load import load_of
-from headrace.diagnose.rules.settings import is_speed_asked
 from headrace.diagnose.rules.support import (
     fact,
-    has_load,
     load_facts,
     out_of_memory,
     said,
     start_failed,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Warned:
-    """`kind` of the line, what follows from it, and how sure that is of what somebody complains of."""
-
-    kind: str
-    label: Label
-    claim: str
-    advice: Advice
-    confidence: float
-    also: tuple[Label, ...] = ()
-
-
-_WARNED = (
-    Warned(
-        "slow_tokenizer",
-        Label.CPU,
-        "The tokenizer is the slow Python one: every prompt and every token waits for it",
-        Advice(
-            "a checkpoint with tokenizer.json (the fast tokenizer), --tokenizer-mode auto",
-            "the front end keeps up",
-            "none",
-            "the line is gone; TTFT outside queue and prefill falls",
-        ),
-        0.6,
-    ),
-    Warned(
-        "grammar_slow",
-        Label.CPU,
-        "A grammar falls back to a slower backend on the CPU",
-        Advice(
-            "a schema that xgrammar or llguidance knows (--structured-outputs-config)",
-            "no mask is made in Python",
-            "the schema says less",
-            "the line is gone",
-        ),
-        0.6,
-    ),
-    Warned(
-        "llama_cpu_only",
-        Label.BAD_FLAGS,
-        "llama.cpp found no GPU that it can use: all layers are computed on the CPU",
-        Advice(
-            "a build for the card (CUDA, ROCm, Vulkan), the driver inside the container (--gpus all)",
-            "many times faster",
-            "none",
-            "'offloaded 33/33 layers to GPU' at start",
-        ),
-        0.8,
-        (Label.CPU,),
-    ),
-    Warned(
-        "slow_kernel",
-        Label.BAD_FLAGS,
-        "The server has no fast kernel for this model on this card, as it says itself",
-        Advice(
-            "another quantisation of the checkpoint (awq_marlin, fp8 where the card knows it), a tuned MoE "
-            "configuration for the card, a newer version",
-            "faster decoding",
-            "none",
-            "the line is gone; tokens a second of one stream",
-        ),
-        0.55,
-    ),
-)
-
-
-def warned(e: Evidence) -> Iterator[Finding]:
-    """A line that names its own cause counts where speed is asked after, or where nothing else was told."""
-    asked = is_speed_asked(e)
-    if start_failed(e) or out_of_memory(e):
-        return
-    for each in _WARNED:
-        lines = e.of(each.kind)
-        if lines and (asked or not has_load(e) or each.confidence >= 0.8):
-            yield Finding(
-                each.label,
-                each.claim,
-                tuple(said(line) for line in lines[:2]),
-                each.advice,
-                Severity.WARNING if asked else Severity.NOTE,
-                each.confidence,
-                also=each.also,
-                explains=frozenset({Label.UNDETERMINED}),
-            )
 
 
 def ended_by_its_probe(e: Evidence) -> Iterator[Finding]:
@@ -190,4 +101,4 @@ USUAL_START_S = 300.0
 """A large model from a network disk takes so long, with compiling."""
 
 
-RULES = (ended_by_its_probe, probe_of_a_busy_server, probe_before_ready, warned)
+RULES = (ended_by_its_probe, probe_of_a_busy_server, probe_before_ready)

@@ -1,0 +1,127 @@
+"""What the numbers of one report say of each other, whatever words stand beside them."""
+
+from collections.abc import Iterator
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.load import load_of
+from headrace.diagnose.quantities import Quantity, quantities
+from headrace.diagnose.rules.support import concurrency, fact, out_of_memory, prompt_tokens, start_failed
+from headrace.diagnose.sweep import sweep_of
+
+LEAST_PROMPT = 2000
+LEAST_OWN_S = 0.5
+"""Of a prefill alone, from which prefills behind each other are worth naming."""
+OVER = 1.25
+"""Offered over served, from which a queue grows for as long as the load lasts."""
+LATE_S = 2.0
+
+
+def prefills_take_turns(e: Evidence) -> Iterator[Finding]:
+    """N prompts that come together are read one after the other: the last one's first token takes N times the
+    own one, and their mean half of that, if the card reads as fast as it can all the time.
+    """
+    by_load = dict(_ttft_by_load(e))
+    longest = max(prompt_tokens(e), default=0.0)
+    if len(by_load) < 2 or longest < LEAST_PROMPT or start_failed(e) or load_of(e).peak_kv >= 0.9:
+        return
+    few, many = min(by_load), max(by_load)
+    own, late = by_load[few], by_load[many].last
+    turns = late / own.last * few / many if own.last > 0 else 0.0
+    if many >= 4 * few and own.last / few >= LEAST_OWN_S and 0.2 <= turns <= 1.5:
+        yield Finding(
+            Label.COMPUTE,
+            f"{many:g} prompts of {longest:,.0f} tokens are read one after the other: alone one takes "
+            f"{own.last:.1f} s ({longest / own.last:,.0f} tokens a second), together {late:.1f} s",
+            (fact(e, own.name), Fact(f"{late:g} s at {many:g} at once")),
+            Advice(
+                "prefix caching of what repeats, shorter prompts, more or faster cards; settings of the "
+                "scheduler only change who waits",
+                "TTFT in proportion",
+                "cards",
+                "prompt tokens a second while requests wait: level means that it is all the card reads",
+            ),
+            Severity.WARNING,
+            0.8,
+            explains=frozenset({Label.QUEUEING, Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.BAD_FLAGS}),
+        )
+
+
+def _ttft_by_load(e: Evidence) -> Iterator[tuple[float, Quantity]]:
+    """(requests at once, TTFT) of names that end in a concurrency."""
+    for q in quantities(e):
+        if q.what == "ttft" and not q.is_rate and q.stat not in {"p99", "max", "p95"}:
+            for word in q.situation:
+                if word.startswith("c") and word[1:].isdigit():
+                    yield float(word[1:]), q
+
+
+def more_offered_than_served(e: Evidence) -> Iterator[Finding]:
+    """Requests that come faster than they end wait for longer and longer: TTFT is then the length of the
+    queue, and no setting of one request's speed shortens it.
+    """
+    offered = e.number("workload:request_rate", "workload:rps", "workload:qps", "client:request_rate")
+    served = next((q.last for q in quantities(e, ("client:",)) if _is_requests(q)), None)
+    late = [q for q in quantities(e, ("client:",)) if q.what == "ttft" and not q.is_rate and q.last > LATE_S]
+    load = load_of(e)
+    if not (offered and served and late) or start_failed(e) or out_of_memory(e):
+        return
+    if offered < OVER * served or load.peak_kv >= 0.9 or (load.waiting and not load.peak_waiting):
+        return
+    yield Finding(
+        Label.COMPUTE,
+        f"{offered:g} requests a second are offered and {served:g} served: the queue grows, TTFT is its "
+        f"length",
+        (fact(e, late[0].name), Fact(f"{offered:g} offered, {served:g} served")),
+        Advice(
+            f"no more than {served:g} requests a second for each such server: replicas or cards for the "
+            f"rest; "
+            "TTFT is worth tuning below that rate only",
+            "a queue that empties",
+            "cards",
+            "TTFT at nine tenths of the served rate",
+        ),
+        Severity.WARNING,
+        0.65,
+        also=(Label.QUEUEING,),
+        rivals=("a cap on what runs (max_num_seqs) or a full KV pool: running, waiting and KV usage tell",),
+        explains=frozenset({Label.UNDETERMINED, Label.CLIENT}),
+    )
+
+
+def _is_requests(q: Quantity) -> bool:
+    name = q.name.lower()
+    return q.is_rate and any(part in name for part in ("request_throughput", "req", "rps", "qps"))
+
+
+def kv_is_read_at_each_token(e: Evidence) -> Iterator[Finding]:
+    """Decoding reads the whole context of every sequence at every token: with many sequences that is more
+    than the weights, and tokens a second fall as contexts grow.
+    """
+    sweep = sweep_of(e)
+    rate = sweep.column("rates") if sweep is not None else None
+    if sweep is None or rate is None or sweep.varied.kind != "prompts" or sweep.column("ttft") is not None:
+        return
+    prefill = any(word in rate.name for word in ("prefill", "prompt", "input"))
+    if not prefill and sweep.varied.grown >= 4 and 0 < rate.grown < 0.6:
+        yield Finding(
+            Label.MEMORY_BANDWIDTH,
+            f"{sweep.varied.grown:g} times the context leaves {rate.grown:.2f} of the tokens a second: each "
+            "token reads the KV of its whole sequence",
+            (sweep.varied.row(), rate.row()),
+            Advice(
+                "--kv-cache-dtype fp8, a model with fewer KV heads (GQA, MLA), fewer sequences at long "
+                "context, "
+                "more cards",
+                "tokens a second in proportion to the bytes",
+                "a little quality",
+                "DRAM activity (DCGM) at long context",
+            ),
+            Severity.NOTE,
+            0.7,
+            also=(Label.KV_CAPACITY,) if (concurrency(e) or 0) >= 8 else (),
+            explains=frozenset({Label.UNDETERMINED, Label.COMPUTE}),
+        )
+
+
+RULES = (prefills_take_turns, more_offered_than_served, kv_is_read_at_each_token)
