@@ -72,11 +72,15 @@ class Sweep:
 
 def sweep_of(e: Evidence) -> Sweep | None:
     """The table that was told, or what names with a concurrency make up; None where nothing was varied."""
-    columns = [
-        Column(kind, r.name, r.numbers, r.where)
-        for r in e.under("sweep:")
-        if len(r.numbers) >= 2 and (kind := _kind(r.name)) is not None
-    ] or _by_concurrency(e)
+    columns = (
+        [
+            Column(kind, r.name, r.numbers, r.where)
+            for r in e.under("sweep:")
+            if len(r.numbers) >= 2 and (kind := _kind(r.name)) is not None
+        ]
+        or _by_word(e, _LOAD, "concurrency")
+        or _by_word(e, _LENGTH, "context")
+    )
     varied = next((c for kind in _VARIED for c in columns if c.kind == kind and len(set(c.values)) > 1), None)
     if varied is None:
         return None
@@ -94,23 +98,31 @@ def _kind(name: str) -> str | None:
     return next((kind for kind, words in _COLUMNS if re.search(words, short)), None)
 
 
-def _by_concurrency(e: Evidence) -> list[Column]:
-    """Of client:tpot_ms_c1 and client:tpot_ms_c64: loads 1 and 64, and a column for what has all of them."""
+_LOAD = re.compile(r"c(?P<n>\d+)")
+_LENGTH = re.compile(r"(?P<n>\d+)(?P<kilo>k)")
+
+
+def _by_word(e: Evidence, pattern: re.Pattern[str], varied: str) -> list[Column]:
+    """Of client:tpot_ms_c1 and client:tpot_ms_c64: loads 1 and 64, and a column for what has all of them; of
+    decode_tok_s_1k and decode_tok_s_64k lengths.
+    """
     found = dict[str, dict[float, float]]()
     for q in quantities(e):
         for word in q.situation:
-            if match := re.fullmatch(r"c(\d+)", word):
+            if match := pattern.fullmatch(word):
                 rest = "_".join(sorted(q.situation - {word}))
-                parts = (q.what, "per_s" if q.is_rate else "", q.stat, rest)
+                parts = (q.what, q.stat, rest, "per_s" if q.is_rate else "")
                 name = "_".join(part for part in parts if part)
-                found.setdefault(name, {})[float(match[1])] = q.last
-    loads = sorted({load for values in found.values() for load in values})
-    if len(loads) < 2:
+                value = float(match["n"]) * (1000 if "kilo" in match.groupdict() else 1)
+                found.setdefault(name, {})[value] = q.last
+    points = sorted({point for values in found.values() for point in values})
+    if len(points) < 2:
         return []
     where = next(iter(e.sources), "")
     columns = [
-        Column(kind, f"client:{name}", tuple(values[load] for load in loads), where)
+        Column(kind, f"client:{name}", tuple(values[point] for point in points), where)
         for name, values in found.items()
-        if len(values) == len(loads) and (kind := _kind(f"client:{name}")) is not None
+        if len(values) == len(points) and (kind := _kind(f"client:{name}")) is not None
     ]
-    return [Column("loads", "concurrency", tuple(loads), where), *columns] if columns else []
+    kind = "loads" if pattern is _LOAD else "prompts"
+    return [Column(kind, varied, tuple(points), where), *columns] if columns else []

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from headrace.core.errors import BadInput
 from headrace.diagnose.evidence import Evidence, Flag, Reading, Value
+from headrace.diagnose.messages import messages
 from headrace.diagnose.readers.flags import named_flag
 from headrace.diagnose.readers.log import read_lines
 from headrace.diagnose.readers.text import plain
@@ -40,6 +41,7 @@ def is_incident(value: Mapping[str, object]) -> bool:
 def read_incident(value: Mapping[str, object], where: str) -> Evidence:
     lines = value.get("log")
     log = read_lines(enumerate(_texts(lines), start=1), f"{where} log")
+    quoted = _quoted(value.get("workload"), f"{where} workload")
     readings = dict[str, Reading]()
     for part, prefix in (("metrics", ""), ("hardware", "hardware:"), ("workload", "workload:")):
         for name, entry in _mapping(value.get(part)).items():
@@ -60,9 +62,31 @@ def read_incident(value: Mapping[str, object], where: str) -> Evidence:
         readings=readings,
         sources=(where,),
     )
-    return log | told
+    return log | quoted | told
 
 
+def _quoted(workload: object, where: str) -> Evidence:
+    """Lines of a log that stand in what was told, of kinds that name their cause."""
+    texts = (text for text in _mapping(workload).values() if isinstance(text, str) and len(text) >= _A_LINE)
+    found = read_lines(enumerate(map(plain, texts), start=1), where)
+    names_it = tuple(event for event in found.events if event.kind in _NAMES_IT or event.kind in messages())
+    counts = {event.kind: found.counts[event.kind] for event in names_it}
+    return Evidence(events=names_it, counts=counts)
+
+
+_A_LINE = 24
+"""Characters: no line that means something is shorter."""
+_NAMES_IT = frozenset(
+    {
+        "kv_too_short",
+        "no_blocks",
+        "free_below_budget",
+        "profile_drift",
+        "unbalanced",
+        "unknown_flag",
+        "config_error",
+    }
+)
 _ENGINES = (("sglang", "sglang"), ("llama", "llama.cpp"), ("headrace", "headrace"), ("vllm", "vllm"))
 
 

@@ -30,7 +30,8 @@ def misses(e: Evidence) -> Iterator[Finding]:
     block = block_size(e)
     repeats = bool(
         re.search(
-            r"exact|repeat|shared|same (?:prefix|prompt|system)|multi.?turn|conversation", _told_names(e)
+            r"exact|repeat(?!s itself)|shared|same (?:prefix|prompt|system)|multi.?turn|conversation",
+            _told_names(e),
         )
     )
     recurrent = _keeps_states(e) or bool(_HYBRID.search(f"{e.told()} {model_of(e)}"))

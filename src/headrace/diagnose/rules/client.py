@@ -152,11 +152,12 @@ def _limits(e: Evidence) -> Iterator[tuple[str, float]]:
         if _LIMIT.search(reading.name) and reading.last:
             yield reading.name, reading.last
         elif found := _LIMIT_IN_WORDS.search(reading.text):
-            yield reading.name, float(found[1])
+            yield reading.name, float(found[1] or found[2])
 
 
 _LIMIT_IN_WORDS = re.compile(
-    r"(?:max_workers|limit(?:_per_host)?|max_connections|pool_?(?:size|maxsize)?|semaphore|threads)\W{1,3}(\d{1,6})\b",
+    r"(?:max_workers|limit(?:_per_host)?|max_connections|pool_?(?:size|maxsize)?|semaphore|threads)\W{1,3}(\d{1,6})\b|"
+    r"\b(\d{1,6}) (?:threads|workers|connections|coroutines|processes)\b",
     re.IGNORECASE,
 )
 

@@ -48,19 +48,36 @@ def against_a_reference(e: Evidence) -> Iterator[Finding]:
     """The same was measured where it went well, and the one difference has a name: more cores, a faster link,
     a setting left out.
     """
-    references = [q for r in e.under("workload:") if _REFERENCE.match(r.name) and (q := _as_measured(r))]
     measured = quantities(e, ("client:", "runs:", "measured:"))
-    for reference in references:
-        for q in measured:
-            ratio = _times_worse(q, reference)
-            if ratio is None or start_failed(e):
-                continue
-            words, own = reference.situation - q.situation, q.situation - reference.situation
-            for contrast in contrasts():
-                known = words & contrast.better or own & contrast.worse
-                if known and ratio >= contrast.ratio:
-                    yield _finding(e, contrast, ratio, (q, reference))
+    references = [q for r in e.under("workload:") if _REFERENCE.match(r.name) and (q := _as_measured(r))]
+    if start_failed(e):
+        return
+    for others, least, confidence in ((references, 1.0, 0.8), (measured, ONE_REPORT, 0.65)):
+        for now in measured:
+            for other in others:
+                if found := _difference(now, other, least):
+                    yield _finding(e, *found, (now, other), confidence)
                     return
+
+
+ONE_REPORT = 1.2
+"""Two numbers of one report, neither called a reference, must differ by so much more."""
+
+
+def _difference(now: Quantity, other: Quantity, least: float) -> tuple[Contrast, float] | None:
+    """The contrast whose words are all that is between the two, and how many times better the other is."""
+    ratio = _times_worse(now, other)
+    words, own = other.situation - now.situation, now.situation - other.situation
+    if ratio is None or not words | own:
+        return None
+    return next(
+        (
+            (contrast, ratio)
+            for contrast in contrasts()
+            if (words & contrast.better or own & contrast.worse) and ratio >= least * contrast.ratio
+        ),
+        None,
+    )
 
 
 def _as_measured(reading: Reading) -> Quantity | None:
@@ -86,14 +103,16 @@ def _times_worse(now: Quantity, reference: Quantity) -> float | None:
     return reference.last / now.last if now.is_rate else now.last / reference.last
 
 
-def _finding(e: Evidence, contrast: Contrast, ratio: float, both: tuple[Quantity, Quantity]) -> Finding:
+def _finding(
+    e: Evidence, contrast: Contrast, ratio: float, both: tuple[Quantity, Quantity], confidence: float
+) -> Finding:
     return Finding(
         contrast.label,
         contrast.claim.format(ratio=ratio),
         tuple(fact(e, q.name) for q in both),
         Advice(contrast.change, f"up to {ratio:.1f} times", verify="the same measurement after the change"),
         Severity.WARNING,
-        0.8,
+        confidence,
         rivals=("a second difference between the two runs: change one thing at a time",),
         explains=frozenset({Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.COMPUTE, Label.QUEUEING}),
     )

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from headrace.diagnose.evidence import Event, Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
-from headrace.diagnose.rules.memory import CONTEXT_GIB, given, neighbour_gib
+from headrace.diagnose.rules.memory import CONTEXT_GIB, given, neighbour_gib, told_beside
 from headrace.diagnose.rules.support import OUT_OF_MEMORY, TOLD_OOM, gib, said, told_words
 from headrace.diagnose.sizes import memory_gib, tensor_parallel, weights_gib
 
@@ -49,8 +49,28 @@ def crash(e: Evidence) -> Iterator[Finding]:
         facts += (Fact(f"{neighbour:.2f} GiB of the card belong to other processes", event.where),)
     if phase is Phase.LOAD:
         yield _weights_do_not_fit(e, facts, neighbour)
+    elif phase is Phase.UNKNOWN and told_beside(e):
+        yield _somebody_else_was_there(facts)
     else:
         yield _peak_does_not_fit(e, facts, neighbour, phase)
+
+
+def _somebody_else_was_there(facts: tuple[Fact, ...]) -> Finding:
+    return Finding(
+        Label.NEIGHBOUR,
+        "An allocation failed on a card that this server shares with another, as was told",
+        facts,
+        Advice(
+            "--kv-cache-memory-bytes for each so that all fit, started one after the other",
+            "each finds what it asked for",
+            "smaller pools",
+            "nvidia-smi before the start of each",
+        ),
+        Severity.CRITICAL,
+        0.7,
+        rivals=("weights or a peak too large for the card alone: the same start with nobody beside it",),
+        explains=frozenset({Label.OOM_PEAK, Label.OOM_WEIGHTS, Label.STALL, Label.UNDETERMINED}),
+    )
 
 
 def _weights_do_not_fit(e: Evidence, facts: tuple[Fact, ...], neighbour: float) -> Finding:
@@ -177,7 +197,7 @@ def _by_order(e: Evidence, event: Event) -> Phase:
         "memory_summary": Phase.CAPTURE,
     }
     passed = [marks[each.kind] for each in e.events if each.kind in marks and each.at < event.at]
-    if e.counts.get("stats") or e.counts.get("in_forward"):
+    if any(e.counts.get(kind) for kind in ("stats", "in_forward", "sglang_prefill", "sglang_decode")):
         return Phase.SERVE
     return passed[-1] if passed else Phase.UNKNOWN
 

@@ -160,7 +160,8 @@ def prompts_faster_than_prefill(e: Evidence) -> Iterator[Finding]:
     idle = not load.peak_running or not load.waits
     if e.engine == "sglang" or start_failed(e) or not tokens_bind or not known or idle:
         return
-    at_work = [rate for rate, waiting in zip(load.prompted, load.waiting, strict=False) if waiting > 0]
+    looks = load.waiting if len(load.waiting) > 1 else load.waiting * len(load.prompted)
+    at_work = [rate for rate, waiting in zip(load.prompted, looks, strict=False) if waiting > 0]
     pinned = len(at_work) >= 3 and min(at_work) > (1 - PINNED) * max(at_work)
     yield Finding(
         Label.COMPUTE if pinned else Label.QUEUEING,

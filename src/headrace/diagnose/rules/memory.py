@@ -69,7 +69,7 @@ def nothing_left(e: Evidence) -> Iterator[Finding]:
     ]
     for event in (e.of("no_blocks") or tuple(spent))[-1:]:
         used = e.flag("gpu-memory-utilization")
-        shared = bool(e.of("profile_drift")) or _beside(e)
+        shared = bool(e.of("profile_drift")) or told_beside(e)
         raise_it = used is None or used < 0.9
         # SGLang's fraction holds the weights too: where it is high already, they are what fills it.
         weights = e.engine == "sglang" and (e.flag("mem-fraction-static") or 0.0) >= 0.8
@@ -223,7 +223,7 @@ _OTHERS = re.compile(
 _NOBODY = re.compile(r"\s*(?:no|none|nothing|nobody|not|never|0)\b", re.IGNORECASE)
 
 
-def _beside(e: Evidence) -> bool:
+def told_beside(e: Evidence) -> bool:
     """Whether others are on the card: by shares that add up, by the message, or as told."""
     told = [
         r
@@ -293,7 +293,7 @@ def memory_alone(e: Evidence) -> Iterator[Finding]:
         for r in e.readings.values()
         if r.numbers and r.name.startswith(("client:", "vllm:", "log:", "host:"))
     ]
-    failed = tells_of_oom(e) or start_failed(e) or _beside(e)
+    failed = tells_of_oom(e) or start_failed(e) or told_beside(e)
     grows = any(len(r.numbers) > 1 and r.numbers[-1] > 1.1 * r.numbers[0] for r in used)
     if used and not other and not failed and not grows and e.engine in {"vllm", "sglang", ""}:
         yield Finding(

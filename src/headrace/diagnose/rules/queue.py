@@ -144,6 +144,7 @@ def no_slot(e: Evidence) -> Iterator[Finding]:
     load = load_of(e)
     cap = e.flag("max-num-seqs") or e.flag("max-running-requests") or e.flag("max-num-active-seqs")
     cap = cap or e.number("startup:max_running_requests")
+    cap = cap or (e.flag("parallel") or e.flag("np") if e.engine == "llama.cpp" else None)
     offered = concurrency(e)
     at_cap = bool(
         cap and load.peak_waiting > 0 and load.peak_running >= 0.98 * cap and load.peak_kv < KV_FULL
