@@ -63,6 +63,12 @@ def _words() -> tuple[bytes, ...]:
     return tuple({word.encode() for pattern in patterns() for word in pattern.any})
 
 
+@cache
+def _shortest() -> int:
+    """Characters of the shortest word: a report has many lines that cannot hold one."""
+    return min(map(len, _words()))
+
+
 @dataclass
 class _Series:
     """Values in order; thinned out evenly when there are too many."""
@@ -115,6 +121,8 @@ class _Reader:
         self._engine = ""
 
     def take(self, line: Line) -> None:
+        if len(line.text) < _shortest():
+            return
         for pattern in patterns():
             if not any(word in line.text for word in pattern.any):
                 continue
