@@ -247,6 +247,8 @@ def told_out_of_memory(e: Evidence) -> Iterator[Finding]:
     facts = (Fact("an out-of-memory was told of, its lines were not", where),)
     if phase is Phase.LOAD:
         yield _weights_do_not_fit(e, facts, 0.0)
+    elif phase is Phase.UNKNOWN and told_beside(e):
+        yield _somebody_else_was_there(facts)
     else:
         yield _peak_does_not_fit(e, facts, 0.0, phase)
 

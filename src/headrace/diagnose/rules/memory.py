@@ -216,7 +216,9 @@ _OTHERS = re.compile(
     r"second_(?:process|server|instance)|already_used|used_before|instances|processes|"
     r"zombie|leftover|"
     r"two (?:\w[\w.-]* )?(?:replicas|instances|models|servers|processes).{0,20}(?:one|same|a single)|"
-    r"the second (?:one )?(?:does not|fails|crashes|will not|won.t)"
+    r"the second (?:one )?(?:does not|fails|crashes|will not|won.t)|"
+    r"(?:notebook|jupyter|training|desktop|comfyui|embedding|ollama|old|another|other|leftover) (?:\w+ ){0,4}"
+    r"(?:holds?|uses?|occup\w+|keeps?|takes?) .{0,30}(?:gi?b|card|gpu|memory)"
 )
 
 
