@@ -238,12 +238,11 @@ class EngineClient:
             await asyncio.sleep(SILENT_AFTER_S / 8)
             silent_s = self._pulse.silent_s(time.monotonic())
             if self._link is not None and silent_s > SILENT_AFTER_S:
-                _log.error(
-                    "headrace: the engine has said nothing for %.0f s while %d requests wait; it is ended",
-                    silent_s,
-                    len(self._streams),
+                self._link.kill(
+                    f"the engine was ended: it said nothing for {silent_s:.0f} s, and a step may take "
+                    f"{SILENT_AFTER_S:.0f} s; if its steps are so long, lower --max-num-batched-tokens "
+                    f"({self.settings.max_num_batched_tokens:,})"
                 )
-                self._link.kill()
 
     def _handle(self, message: FromEngine) -> None:
         match message:

@@ -42,6 +42,7 @@ class EngineLink:
         self._process = process
         self._reader = reader
         self._writer = writer
+        self._killed_because: str | None = None
 
     def send(self, message: ToEngine) -> None:
         self._writer.write(frame(message))
@@ -52,13 +53,15 @@ class EngineLink:
             message = await _read_message(self._reader)
         except (asyncio.IncompleteReadError, OSError) as error:
             await asyncio.to_thread(self._process.join, 1.0)
-            raise EngineDied(f"the engine's process has ended ({how_it_ended(self._process)})") from error
+            why = self._killed_because or f"the engine's process has ended ({how_it_ended(self._process)})"
+            raise EngineDied(why) from error
         if isinstance(message, Stopped):
             raise EngineDied(f"the engine has stopped: {message.problem.message}", message.problem.hint)
         return message
 
-    def kill(self) -> None:
-        """Whatever it is doing; who receives hears of it."""
+    def kill(self, why: str) -> None:
+        """Whatever it is doing; who receives hears why."""
+        self._killed_because = why
         self._process.kill()
 
     async def end(self, within_s: float = LEAVE_WITHIN_S) -> None:
