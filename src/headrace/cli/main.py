@@ -85,3 +85,7 @@ main.add_command(tune)
 main.add_command(workload)
 main.add_command(diagnosing.doctor)
 main.add_command(diagnosing.explain)
+
+
+if __name__ == "__main__":
+    main()
