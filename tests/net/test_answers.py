@@ -2,6 +2,7 @@
 
 import codecs
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -207,3 +208,16 @@ def test_a_stop_string_may_come_with_the_token_after_min_tokens(server: RunningS
     stopped, passed = (completion(server, max_tokens=6, stop=text[3], min_tokens=n) for n in (3, 4))
     assert stopped.json["choices"][0]["text"] == text[:3]
     assert passed.json["choices"][0]["text"] == text
+
+
+@pytest.mark.parametrize("of", [chat, completion])
+def test_a_stream_s_events_have_as_many_tokens_as_asked_for(
+    server: RunningServer, of: Callable[..., Answer]
+) -> None:
+    """vLLM's `stream_interval`: the first token and the end come at once all the same."""
+    asked = {"max_tokens": 10, "ignore_eos": True, "stream": True}
+    one, four = of(server, **asked), of(server, **asked, stream_interval=4)
+    assert (len(one.events), len(four.events)) == (11, 5)
+    assert four.text == one.text
+    stopped = of(server, **asked, stream_interval=4, stop=[one.text[4:6]])
+    assert stopped.text == one.text[:4]

@@ -20,7 +20,7 @@ MOST_TOKEN_IDS = 1024
 MOST_BAD_WORDS = 128
 MOST_LOGPROB_TOKEN_IDS = 128
 """vLLM's."""
-LONGEST_CACHE_SALT = 128
+LONGEST_CACHE_SALT = 1024
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST_INT)]
 TokenId = Annotated[int, Meta(ge=0, le=LARGEST_INT)]
@@ -144,6 +144,7 @@ class Body(msgspec.Struct, kw_only=True):
     service_tier: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    stream_interval: Annotated[int, Meta(ge=1, le=LARGEST_INT)] | None = None
     request_id: str | None = None
     add_special_tokens: bool | None = None
     prompt_logprobs: NumLogprobs | None = None

@@ -55,19 +55,25 @@ _ASK_LESS = "loosen its grammar, or what else it says about tokens"
 
 
 class Stream:
-    """The outputs of one request, on their way to one listener."""
+    """The outputs of one request, on their way to one listener.
 
-    def __init__(self, request: Request, siblings: Siblings | None = None) -> None:
+    It is woken for so many tokens at once (None: for all), for the first, and for the end.
+    """
+
+    def __init__(
+        self, request: Request, siblings: Siblings | None = None, tokens_at_once: int | None = 1
+    ) -> None:
         self.request_id = request.request_id
         self.record = Record.of(request, siblings)
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.timers: list[asyncio.TimerHandle] = []
+        self._tokens_at_once = tokens_at_once
         self._outputs: deque[Output] = deque()
         self._error: Exception | None = None
         self._news = asyncio.Event()
 
     def put(self, output: Output) -> None:
-        if len(self._outputs) < MOST_HELD_OUTPUTS:
+        if not self._outputs or (self._is_due() and len(self._outputs) < MOST_HELD_OUTPUTS):
             self._outputs.append(output)
         else:
             last = self._outputs[-1]
@@ -75,7 +81,8 @@ class Stream:
             if last.logprobs is not None and output.logprobs is not None:
                 last.logprobs += output.logprobs
             last.finish_reason, last.stop_token_id = output.finish_reason, output.stop_token_id
-        self._news.set()
+        if self._is_due():
+            self._news.set()
 
     def fail(self, error: Exception) -> None:
         """The listener gets `error` instead of whatever has not been taken yet."""
@@ -84,12 +91,20 @@ class Stream:
 
     async def get(self) -> Output:
         """The next output, as soon as there is one. Raises what the stream failed with."""
-        while self._error is None and not self._outputs:
-            self._news.clear()
-            await self._news.wait()
+        await self._news.wait()
         if self._error is not None:
             raise self._error
-        return self._outputs.popleft()
+        output = self._outputs.popleft()
+        if not self._outputs or (len(self._outputs) == 1 and not self._is_due()):
+            self._news.clear()
+        return output
+
+    def _is_due(self) -> bool:
+        """Whether the last of the outputs is as large as it is to be; those before it are."""
+        last = self._outputs[-1]
+        if last.finish_reason is not None or self._tokens_at_once is None:
+            return last.finish_reason is not None
+        return last.first is not None or len(last.token_ids) >= self._tokens_at_once
 
 
 class EngineClient:
@@ -143,14 +158,16 @@ class EngineClient:
             )
         return None
 
-    def submit(self, request: Request, siblings: Siblings | None = None) -> Stream:
+    def submit(
+        self, request: Request, siblings: Siblings | None = None, tokens_at_once: int | None = 1
+    ) -> Stream:
         """Put `request` before the engine. Raises `died` while there is none.
 
         `siblings` are shared by the answers to one prompt.
         """
         if self.died is not None:
             raise self.died
-        stream = Stream(request, siblings)
+        stream = Stream(request, siblings, tokens_at_once)
         self._pulse.sent(request.request_id, time.monotonic())
         self._streams[request.request_id] = stream
         self.admission.entered(stream.num_prompt_tokens)

@@ -53,6 +53,15 @@ class Reading:
     """The same object for all answers to one prompt."""
 
 
+def _tokens_at_once(request: Request, delivery: Delivery) -> int | None:
+    """None: nobody looks at them before the end. Stop strings are looked for after every token."""
+    if delivery.stop:
+        return 1
+    if delivery.stream:
+        return delivery.stream_interval
+    return None if request.sampling.num_logprobs is None else 1  # naming thousands at once takes long
+
+
 class Generation:
     """One choice."""
 
@@ -71,7 +80,7 @@ class Generation:
             else None
         )
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
-        self._stream: Stream = engine.submit(request, reading.siblings)
+        self._stream: Stream = engine.submit(request, reading.siblings, _tokens_at_once(request, delivery))
 
     async def next_piece(self) -> Piece:
         """The text of the next output; the last one has a finish reason. Raises what went wrong."""

@@ -41,6 +41,8 @@ class Delivery:
     include_stop_str_in_output: bool
     skip_special_tokens: bool
     stream: bool
+    stream_interval: int
+    """Tokens of an event, but for the first and the last one."""
     include_usage: bool
     continuous_usage_stats: bool
     echo: bool
@@ -172,6 +174,7 @@ def _delivery(body: Body) -> Delivery:
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
         stream=bool(body.stream),
+        stream_interval=body.stream_interval or 1,
         include_usage=include_usage,
         continuous_usage_stats=include_usage and options is not None and bool(options.continuous_usage_stats),
         echo=bool(body.echo),
