@@ -4,6 +4,7 @@ pretend_server.py serve HOW ... --port 0        as headrace: says the address it
 pretend_server.py serve ... --how HOW ...       as vLLM: says that it has started
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -26,6 +27,11 @@ if how == "falls":
     sys.exit(2)
 if how == "crashes":
     raise MemoryError("no room for the model")
+if how in {"struck", "leaves"}:
+    print("loading the model", flush=True)
+    if how == "struck":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(3)
 if how.startswith("stubborn"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if how in {"parent", "stubborn-parent"}:

@@ -73,6 +73,17 @@ def test_a_server_that_crashes_gives_the_last_line_that_names_an_error(pretend: 
         pretend("crashes").__enter__()
 
 
+@pytest.mark.parametrize(
+    ("how", "said"), [("struck", r"killed by SIGKILL \(out of memory\?\)"), ("leaves", "exit code 3")]
+)
+def test_a_server_that_ends_without_a_word_why_is_not_put_words_into_its_mouth(
+    pretend: Pretend, how: str, said: str
+) -> None:
+    end = "its log does not say why and ends with: loading the model"
+    with pytest.raises(TargetFailed, match=f"ended before it was ready: {said}; {end}"):
+        pretend(how).__enter__()
+
+
 def test_a_server_that_stalls_is_given_up_after_the_bound_and_ended(pretend: Pretend) -> None:
     server = pretend("stalls", start_bound_s=0.5)
     with pytest.raises(TargetFailed, match="did not become ready within"), server:

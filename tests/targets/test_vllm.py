@@ -31,6 +31,22 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for SchedulerCo
     For further information visit a page
 """
 
+STARTING = """\
+(APIServer pid=6164) WARNING 11-29 17:59:29 [system_utils.py:255] This can cause fd limit \
+errors like `OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n
+(APIServer pid=6164) INFO 11-29 17:59:29 [compilation.py:317] Enabled custom fusions: norm_quant, act_quant
+Triton is installed, but doesn't include CPU backend. Disabling Triton.
+(EngineCore pid=6800) INFO 11-29 17:59:45 [ompmultiprocessing.py:185] OpenMP thread binding info:
+(EngineCore pid=6800) INFO 11-29 17:59:45 [ompmultiprocessing.py:185] \tlocal_rank=0, core ids=[0]
+(EngineCore pid=6800) INFO 11-29 17:59:45 [ompmultiprocessing.py:185] \treserved_cpus=[1]
+"""
+"""Of a real start, where a process that is killed ends."""
+ENGINE_GONE = """\
+(APIServer pid=6164) INFO 11-29 18:06:51 [core_client.py:777] [shutdown] MPClient: complete
+(APIServer pid=6164) ERROR 11-29 18:06:51 [async_llm.py:906] AsyncLLM output_handler failed.
+(APIServer pid=6164) INFO 11-29 18:06:51 [launcher.py:279] [shutdown] API server: engine client stopped
+"""
+
 
 @pytest.mark.parametrize(
     ("log", "why"),
@@ -39,6 +55,7 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for SchedulerCo
         (SETTINGS_REFUSED, "64 must be 128 or more."),
         ("usage: vllm [-v]\nvllm: error: unrecognized arguments: --swap-space 4", "--swap-space 4"),
         ("(Worker pid=9) INFO 11-29 [a.py:1] loading\nKilled", "Killed"),
+        (ENGINE_GONE, "AsyncLLM output_handler failed."),
         ("(APIServer pid=5) OSError: [Errno 98] Address already in use", "Address already in use"),
     ],
 )
@@ -46,6 +63,11 @@ def test_the_line_that_says_why_is_the_cause_and_not_its_aftermath(log: str, why
     said = telling_line(log.splitlines())
     assert said is not None
     assert said.endswith(why)
+
+
+@pytest.mark.parametrize("log", [STARTING, "", "Loading safetensors checkpoint shards:  50%\n"])
+def test_what_it_was_doing_when_it_was_killed_is_no_reason(log: str) -> None:
+    assert telling_line(log.splitlines()) is None
 
 
 def test_the_command_has_what_a_cpu_needs_and_can_be_typed_as_it_is() -> None:

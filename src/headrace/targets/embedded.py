@@ -52,8 +52,8 @@ def _address(log_end: bytes) -> str | None:
 
 
 def _telling_line(lines: Sequence[str]) -> str | None:
-    """The line that says why: our own message, else the last that names an error, else the last."""
-    said = [line.strip() for line in lines if line.strip()]
+    """The line that says why: our own message, else the last that names an error."""
+    said = [line.strip() for line in lines]
     ours = [line.removeprefix("headrace: ") for line in said if line.startswith("headrace: ")]
     errors = [line for line in said if _ERROR.search(line)]
-    return next((group[-1] for group in (ours, errors, said) if group), None)
+    return next((group[-1] for group in (ours, errors) if group), None)

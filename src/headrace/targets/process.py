@@ -71,7 +71,7 @@ class Launch:
     ready: Callable[[bytes], str | None]
     """Given the end of the log: the server's address once it serves."""
     why: Callable[[Sequence[str]], str | None]
-    """Given the log's lines: the one that says why the server is not well."""
+    """Given the log's lines: the one that says why the server is not well; None where none does."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """On top of our own."""
     start_bound_s: float = 120.0
@@ -187,17 +187,33 @@ class ServerProcess:
 
     def _failed(self, what: str) -> TargetFailed:
         lines = self._log_lines(_MOST_LOG_BYTES)
-        why = self._launch.why(lines)
+        why = self._launch.why(lines) or self._in_the_end(lines)
         shown = "".join(f"\n      {line}" for line in lines[-_LOG_TAIL_LINES:])
         return TargetFailed(
-            f"the server {what}" + (f": {why}" if why else ", without a word"),
+            f"the server {what}: {why}",
             f"run it by hand: {self.command}" + (f"\n  the end of its log:{shown}" if shown else ""),
         )
+
+    def _in_the_end(self, lines: Sequence[str]) -> str:
+        """What can be said of a server whose log does not say why."""
+        ended = None if self._process is None else _exit_of(self._process.pid)
+        how = ""
+        if ended is not None and ended.si_code == os.CLD_EXITED:
+            how = f"exit code {ended.si_status}; "
+        elif ended is not None:
+            name = signal.Signals(ended.si_status).name
+            how = f"killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}; "
+        last = next((line.strip() for line in reversed(lines) if line.strip()), None)
+        return f"{how}its log does not say why" + (f" and ends with: {last}" if last else ", it is empty")
 
 
 def _has_exited(pid: int) -> bool:
     """Whether our child has ended, leaving it as a zombie so that its number stays ours."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return _exit_of(pid) is not None
+
+
+def _exit_of(pid: int) -> os.waitid_result | None:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
 def _wait_until(condition: Callable[[], bool], bound_s: float) -> None:

@@ -32,6 +32,7 @@ _PREFIX = re.compile(r"^\(\w+ pid=\d+\)\s*|^(ERROR|INFO|WARNING) [\d-]+ [\d:]+ \
 _VALUE_ERROR = re.compile(r"Value error, (.+?)(?: \[type=|$)")
 _USAGE = re.compile(r"^(?:vllm serve|vllm|api_server\.py): error: (.+)")
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(?:\w*Error|\w*Exception): \S.*|.*\b(?:Killed|out of memory)\b.*")
+_REPORTED = re.compile(r"\bERROR [\d-]+ [\d:]+ \[[\w.]+:\d+\] \S|^Fatal Python error: |^terminate called ")
 _AFTERMATH = re.compile(r"Engine core initialization failed|WorkerProc initialization failed|EngineDeadError")
 
 
@@ -148,16 +149,18 @@ def own_command(words: Sequence[str], overrides: Overrides) -> str:
 
 
 def telling_line(lines: Sequence[str]) -> str | None:
-    """The line of vLLM's log that says why it gave up, in its words.
+    """The line of vLLM's log that says why it gave up, in its words. None where none does: who is killed says
+    nothing, and the last line is what it was doing then.
 
     The cause comes first and in another process: what follows it (`Engine core initialization failed`)
     only says that there was one.
     """
-    said = [bare for line in lines if (bare := _bare(line))]
+    said = [_bare(line) for line in lines]
     refused = [found[1] for line in said if (found := _VALUE_ERROR.search(line) or _USAGE.search(line))]
     errors = [line for line in said if _ERROR.match(line)]
     causes = [line for line in errors if not _AFTERMATH.search(line)]
-    return next((group[-1] for group in (refused, causes, errors, said) if group), None)
+    reported = [_bare(line) for line in lines if _REPORTED.search(line)]
+    return next((group[-1] for group in (refused, causes, errors, reported) if group), None)
 
 
 def _bare(line: str) -> str:
