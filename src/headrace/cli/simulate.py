@@ -13,6 +13,7 @@ from rich.console import Console
 from headrace import __version__
 from headrace.cli.budgets import STEP_BUDGETS, Said, budget_options
 from headrace.cli.costs import CostType, load_cost
+from headrace.cli.quantity import Duration
 from headrace.cli.sections import SectionedCommand
 from headrace.cli.sweep import SimulationJudge, choices_of, sweep
 from headrace.cli.twin import BLOCK_SIZE, Twin, TwinOptions, front_end_of, refuse_what_fits_nowhere, twin_of
@@ -29,7 +30,7 @@ from headrace.sim.run import Fleet, Watch
 from headrace.sim.run import simulate as run_simulation
 from headrace.workload.forms import TraceFormat
 from headrace.workload.readers import ReadTrace, read_trace
-from headrace.workload.reshape import scaled, spread
+from headrace.workload.reshape import conversing, scaled, spread
 from headrace.workload.slices import Slice
 
 ROUTERS: dict[str, type[Router]] = {
@@ -52,6 +53,7 @@ class Options(TwinOptions):
     until: float | None
     scale: float
     spread: bool
+    think: float | None
     cost: str
     model: str | None
     replicas: int
@@ -91,7 +93,7 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
     no_args_is_help=True,
     short_help="What would happen under other settings, load or hardware.",
     sections={
-        "Workload": ("trace_format", "prefix_block_tokens", "first", "until", "scale", "spread"),
+        "Workload": ("trace_format", "prefix_block_tokens", "first", "until", "scale", "spread", "think"),
         "Machine": ("cost", "model", "replicas", "router", "async_scheduling"),
         "Many at once": ("sweep", "workers", "ray"),
         "Budgets of a step": STEP_BUDGETS,
@@ -125,6 +127,12 @@ def settings_file(context: click.Context, parameter: click.Parameter, path: Path
     default=False,
     help="Spread requests that share an instant up to the next one: for clocks that tick, as Mooncake's."
     "  [default: off]",
+)
+@click.option(
+    "--think",
+    type=Duration(),
+    metavar="DURATION",
+    help="Turns of a session wait for the answer before them, then so long.  [default: as it says]",
 )
 @click.option(
     "--cost",
@@ -245,6 +253,8 @@ def _read(workload: Path, options: Options) -> ReadTrace:
         part=Slice(options["first"], until_s=inf if options["until"] is None else options["until"]),
     )
     requests = spread(trace.requests) if options["spread"] else trace.requests
+    if options["think"] is not None:
+        requests = conversing(requests, options["think"])
     return replace(trace, requests=scaled(requests, options["scale"]))
 
 

@@ -1,7 +1,7 @@
 """One engine on a virtual clock.
 
-    submit(life) --way in, inbox-->  wake(now): finish the step that ended, let the inbox in,
-                                     skip what is quiet, plan, run  --> when to wake next
+    submit(life) --way in, inbox-->  settle(now): finish the step that ended, let the inbox in --> who left
+                                     go_on(now): skip what is quiet, plan, run --> when to settle next
 
 A request that comes while a step runs is seen when it ends, as in vLLM. With `async_scheduling` the
 next step is planned while one runs, so it is seen one step later still.
@@ -43,7 +43,7 @@ class Life:
 
 
 class Replica:
-    """Drives one engine; `wake` it at the instants it names."""
+    """Drives one engine; `settle` it at the instants it names, then let it `go_on`."""
 
     def __init__(
         self, settings: Settings, cost: CostModel, series: BudgetSeries, front_end: FrontEnd | None
@@ -62,18 +62,24 @@ class Replica:
         self._planned: deque[Plan] = deque()
         self._step_is_running = False
         self._tokens_before = 0  # of the last step
+        self._left: list[Life] = []
 
     def submit(self, life: Life) -> None:
-        """Taken in at the first `wake` after it was handed to the engine."""
+        """Taken in at the first `settle` after it was handed to the engine."""
         self._inbox.append(life)
         self.outstanding.add(life.asked)
 
-    def wake(self, now_ns: int, next_arrival_ns: int | None) -> int | None:
-        """The instant to be woken at next; None when idle. Arrivals up to `now_ns` were submitted."""
+    def settle(self, now_ns: int) -> Sequence[Life]:
+        """Who has been answered or refused. Arrivals up to `now_ns` were submitted."""
+        self._left = []
         if self._step_is_running:
             self._finish(now_ns)
         self._take_out()
         self._take_in(now_ns)
+        return self._left
+
+    def go_on(self, now_ns: int, next_arrival_ns: int | None) -> int | None:
+        """The instant at which to settle next; None when idle."""
         if self._inbox and (next_arrival_ns is None or self._inbox[0].request.handed_ns < next_arrival_ns):
             next_arrival_ns = self._inbox[0].request.handed_ns
         woken_ns = self._skip(now_ns, next_arrival_ns)
@@ -129,6 +135,7 @@ class Replica:
         life = self._lives.pop(request_id)
         self._prefixes.forget(request_id)
         self.outstanding.remove(life.asked)
+        self._left.append(life)
 
     def _take_in(self, now_ns: int) -> None:
         inbox = self._inbox

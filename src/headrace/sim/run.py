@@ -4,6 +4,9 @@
 
 Deterministic to the byte: arrivals come before steps that end at the same instant, replicas in
 their order, requests in the trace's. Nothing is random and no clock is read.
+
+A turn of a session that says how long it thinks waits for the answer before it, as `measure` sends it; its
+instant in the trace is then not looked at. All others come when they are due, whatever became of the rest.
 """
 
 import heapq
@@ -17,7 +20,7 @@ from headrace.core.settings import Settings
 from headrace.gateway.router import Asked, LeastRequests, Router
 from headrace.sim.budgets import BudgetSample, BudgetSeries
 from headrace.sim.replica import Life, Replica
-from headrace.workload.trace import TraceRequest
+from headrace.workload.trace import TraceRequest, turns_before
 
 OnProgress = Callable[[int, float], None]
 """Told now and then how many requests have arrived, and the virtual time in seconds."""
@@ -72,8 +75,13 @@ class _Run:
     replicas: list[Replica]
     router: Router
     on_progress: OnProgress | None
-    lives: list[Life] = field(default_factory=list[Life])
-    replica_of: list[int] = field(default_factory=list[int])
+    answer_ns: int
+    lives: dict[int, Life] = field(default_factory=dict[int, Life])
+    replica_of: dict[int, int] = field(default_factory=dict[int, int])
+    due: list[tuple[int, int]] = field(
+        default_factory=list[tuple[int, int]]
+    )  # heap: (ns, place in the trace)
+    turns: dict[int, list[int]] = field(default_factory=dict[int, list[int]])  # by whose answer they wait for
     wakes: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # heap: (ns, replica)
     sleeping: set[int] = field(default_factory=set[int])
 
@@ -90,30 +98,30 @@ def simulate(
     _refuse_nonsense(trace, fleet.replicas)
     series = [BudgetSeries(watch.bin_s) for _ in range(fleet.replicas)]
     replicas = [Replica(settings, cost, each, fleet.front_end) for each in series]
-    run = _Run(trace, replicas, fleet.make_router(), watch.on_progress)
+    answer_ns = 0 if fleet.front_end is None else fleet.front_end.answer_ns
+    run = _Run(trace, replicas, fleet.make_router(), watch.on_progress, answer_ns)
     run.sleeping.update(range(fleet.replicas))
     _play(run)
     stats = [replica.engine.stats() for replica in run.replicas]
     return Simulated(
-        lives=tuple(run.lives),
-        replica_of=tuple(run.replica_of),
+        lives=tuple(run.lives[place] for place in range(len(trace))),
+        replica_of=tuple(run.replica_of[place] for place in range(len(trace))),
         step_ends_ns=tuple(replica.step_ends_ns for replica in run.replicas),
         budgets=tuple(each.samples() for each in series),
         bin_s=watch.bin_s,
         preemptions=sum(each.preemptions for each in stats),
         steps=sum(each.steps for each in stats),
-        answer_ns=0 if fleet.front_end is None else fleet.front_end.answer_ns,
+        answer_ns=answer_ns,
     )
 
 
 def _play(run: _Run) -> None:
-    arrivals = [round(traced.due_at * 1e9) for traced in run.trace]
-    arrived = events = 0
-    while arrived < len(arrivals) or run.wakes:
-        next_ns = arrivals[arrived] if arrived < len(arrivals) else None
-        if next_ns is not None and (not run.wakes or next_ns <= run.wakes[0][0]):
-            index, handed_ns = _arrive(run, arrived, next_ns)
-            arrived += 1
+    _expect(run)
+    events = 0
+    while run.due or run.wakes:
+        if run.due and (not run.wakes or run.due[0][0] <= run.wakes[0][0]):
+            due_ns, place = heapq.heappop(run.due)
+            index, handed_ns = _arrive(run, place, due_ns)
             if index in run.sleeping:
                 run.sleeping.discard(index)
                 heapq.heappush(run.wakes, (handed_ns, index))
@@ -121,12 +129,39 @@ def _play(run: _Run) -> None:
         now_ns, index = heapq.heappop(run.wakes)
         events += 1
         if run.on_progress is not None and events % PROGRESS_EVERY == 0:
-            run.on_progress(arrived, now_ns / 1e9)
-        woken_ns = run.replicas[index].wake(now_ns, next_ns)
+            run.on_progress(len(run.lives), now_ns / 1e9)
+        for life in run.replicas[index].settle(now_ns):
+            _follow(run, life, now_ns)
+        woken_ns = run.replicas[index].go_on(now_ns, _next_arrival_ns(run))
         if woken_ns is None:
             run.sleeping.add(index)
         else:
             heapq.heappush(run.wakes, (woken_ns, index))
+
+
+def _expect(run: _Run) -> None:
+    for place, before in enumerate(turns_before(run.trace)):
+        if before is None:
+            run.due.append((round(run.trace[place].due_at * 1e9), place))  # in order, so a heap
+        else:
+            run.turns.setdefault(before, []).append(place)
+
+
+def _follow(run: _Run, life: Life, now_ns: int) -> None:
+    """The turns that waited for this answer, well or not, come when its client has thought about it."""
+    for place in run.turns.pop(int(life.request.request_id), ()):
+        think_ns = round((run.trace[place].think_s or 0.0) * 1e9)
+        heapq.heappush(run.due, (now_ns + run.answer_ns + think_ns, place))
+
+
+def _next_arrival_ns(run: _Run) -> int | None:
+    """The earliest that may come, for a replica that takes its steps up to there at once: where turns wait,
+    another replica's next event may let one come.
+    """
+    nexts = [run.due[0][0]] if run.due else []
+    if run.turns and run.wakes:
+        nexts.append(run.wakes[0][0])
+    return min(nexts, default=None)
 
 
 def _arrive(run: _Run, number: int, at_ns: int) -> tuple[int, int]:
@@ -145,8 +180,8 @@ def _arrive(run: _Run, number: int, at_ns: int) -> tuple[int, int]:
         request_class=traced.request_class,
     )
     life = Life(request, traced, asked, [])
-    run.lives.append(life)
-    run.replica_of.append(index)
+    run.lives[number] = life
+    run.replica_of[number] = index
     replica.submit(life)
     return index, request.handed_ns
 

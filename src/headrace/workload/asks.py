@@ -11,7 +11,7 @@ from typing import Protocol
 from headrace.core.errors import BadInput
 from headrace.core.exchange import Arrival, Ask
 from headrace.workload.texts import ExactTexts
-from headrace.workload.trace import TraceRequest
+from headrace.workload.trace import TraceRequest, turns_before
 
 MOST_PROMPT_TOKENS = 100_000_000
 """In all prompts of a run: some 700 MB of text."""
@@ -65,15 +65,12 @@ def arrivals_of(requests: Sequence[TraceRequest], texts: Texts, *, exact: bool) 
 
 def linked(requests: Sequence[TraceRequest], arrivals: Sequence[Arrival]) -> Iterator[Arrival]:
     """The same arrivals, turns of a session waiting for the turn before them where the trace says so."""
-    before: dict[str, str] = {}
-    for traced, arrival in zip(requests, arrivals, strict=True):
-        waits_for = before.get(traced.session) if traced.think_s is not None else None
-        if waits_for is None:
+    for traced, arrival, before in zip(requests, arrivals, turns_before(requests), strict=True):
+        if before is None:
             yield arrival
         else:
-            yield replace(arrival, after=waits_for, think_s=traced.think_s or 0.0)
-        if traced.session:
-            before[traced.session] = arrival.ask.request_id
+            after = arrivals[before].ask.request_id
+            yield replace(arrival, after=after, think_s=traced.think_s or 0.0)
 
 
 def reworded(asks: Sequence[Ask], texts: ExactTexts) -> list[Ask]:

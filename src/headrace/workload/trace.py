@@ -4,6 +4,7 @@ Instants are seconds from the first row of the trace. What a row cannot say it d
 a trace without prefix information shares nothing.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 LONGEST_S = 366 * 86_400.0
@@ -28,6 +29,15 @@ class TraceRequest:
     think_s: float | None = None
     """For a turn that waits for the answer before it in its session: how long after that answer it comes.
     `due_at` is then what it would be if answers came at the speed that the workload was made for."""
+
+
+def turns_before(requests: Sequence[TraceRequest]) -> Iterator[int | None]:
+    """For each request the place of the one whose answer it waits for: the turn before it in its session."""
+    last: dict[str, int] = {}
+    for place, traced in enumerate(requests):
+        yield last.get(traced.session) if traced.think_s is not None else None
+        if traced.session:
+            last[traced.session] = place
 
 
 @dataclass(frozen=True, slots=True)
