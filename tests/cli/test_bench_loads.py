@@ -98,7 +98,10 @@ def test_a_trace_is_replayed_with_its_lengths_and_its_shared_prefixes(tmp_path: 
         result = bench(url, "--trace", str(trace), "--warm-up", "0", "--json")
 
     assert result.exit_code in (0, 4), result.output
+    alone, prompts = prompts[:2], prompts[2:]
     assert [len(prompt) for prompt in prompts] == [600, 700]
+    assert [len(prompt) for prompt in alone] == [188, 600]  # as long as what is each one's own
+    assert all(each[:16] != prompt[:16] for each in alone for prompt in prompts)
     first, second = prompts
     assert first[:512] == second[:512]
     assert first[512:] != second[512:600]

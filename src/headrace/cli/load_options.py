@@ -127,7 +127,7 @@ _OPTIONS = (
         metavar="N",
         default=2,
         show_default=True,
-        help="Requests of each kind sent one by one before: what a TTFT is without a queue.",
+        help="Requests of each kind or class sent one by one before: a TTFT without a queue.",
     ),
     click.option(
         "--tokenizer",

@@ -15,12 +15,12 @@ from headrace.core.measurement import Load
 from headrace.core.objective import Objectives
 from headrace.measure.sources import Closed, Timetable
 from headrace.measure.synthetic import Lengths, asks, due_times
+from headrace.workload.alone import alone_of, shared_share
 from headrace.workload.arrivals import Regularity
 from headrace.workload.asks import MOST_PROMPT_TOKENS
 from headrace.workload.mixed import MOST_REQUESTS, MixedWorkload
 from headrace.workload.readers import read_trace
 from headrace.workload.reshape import conversing, resized, scaled, spread
-from headrace.workload.shared import SharedPrefixes
 from headrace.workload.slices import Slice
 from headrace.workload.trace import TraceRequest
 
@@ -244,17 +244,18 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, wording: Wording) -> 
         for name, most in (("prompts", longest_prompt), ("answers", longest_answer))
         if most
     ]
-    if (share := _shared(requests)) > 0:
+    if (share := shared_share(requests)) > 0:
         said.append(f"{share:.0%} of prompt tokens shared")
     if sent.lengthened:
         said.append(f"{sent.lengthened:,} prompts lengthened to the shortest there are")
+    alone = wording.of_trace(alone_of(requests, options["alone"]), seed + ALONE_SEED)
     return Planned(
         _timetable(sent.arrivals),
         ", ".join([*said, f"seed {seed}", wording.said]),
         seed,
         Load.SESSIONS if any(arrival.after for arrival in sent.arrivals) else Load.OPEN,
         warm_up_s,
-        (),
+        tuple(arrival.ask for arrival in alone.arrivals),
         len(sent.arrivals),
         lasts_s,
     )
@@ -280,17 +281,6 @@ def _traced(options: LoadOptions, path: Path) -> Sequence[TraceRequest]:
     if not kept:
         raise BadInput(f"{path}: nothing is due within {options['duration']:g} s", "raise --duration")
     return kept
-
-
-def _shared(requests: Sequence[TraceRequest]) -> float:
-    """Of the prompt tokens, what a cache that forgets nothing would find."""
-    seen = SharedPrefixes()
-    shared = sum(
-        seen.shared_tokens(each.prefix_ids, each.prompt_tokens, each.prefix_block_tokens)
-        for each in requests
-        if each.prefix_ids
-    )
-    return shared / sum(each.prompt_tokens for each in requests)
 
 
 def _rows(options: LoadOptions, path: Path) -> Sequence[TraceRequest]:

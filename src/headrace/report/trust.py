@@ -94,7 +94,8 @@ def queue_notes(measurement: Measurement) -> Iterator[str]:
     for name, share in queue_shares(measurement).items():
         yield (
             f"Alone a {name} request has its first token after {seconds(share.alone_s)} (mean of "
-            f"{share.alone}), here after {seconds(share.loaded_s)}: {share.share:.0%} is the load's."
+            f"{share.alone}), here one as long after {seconds(share.loaded_s)}: {share.share:.0%} is "
+            "the load's."
         )
 
 
