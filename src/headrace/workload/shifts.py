@@ -205,15 +205,14 @@ def _consequences(a: Features, b: Features, shifts: list[Shift]) -> list[str]:
         longer = output.b > output.a
         said.append(
             f"Answers are {'longer' if longer else 'shorter'}: each keeps its slot and KV blocks "
-            f"{'longer' if longer else 'less long'}, {a.concurrency.mean:,.0f} requests at once become "
-            f"{b.concurrency.mean:,.0f}. Look at max_num_seqs and the KV cache."
+            f"{'longer' if longer else 'less long'}, {_count(a.concurrency.mean)} requests at once become "
+            f"{_count(b.concurrency.mean)}. Look at max_num_seqs and the KV cache."
         )
     if reuse := shifted.get("prefix reuse"):
         said.append(
-            "The prefix cache can spare "
-            + ("more" if reuse.b > reuse.a else "less")
-            + f": {a.computed_tokens_per_s:,.0f} prompt tokens a second to compute become "
-            f"{b.computed_tokens_per_s:,.0f}, and TTFT goes with them."
+            f"The prefix cache can spare {reuse.b:.0%} of the prompts instead of {reuse.a:.0%}: "
+            f"{b.computed_tokens_per_s:,.0f} prompt tokens a second are to be computed instead of "
+            f"{a.computed_tokens_per_s:,.0f}."
         )
     if "prompt mean" in shifted and LONG_SHARE not in shifted:
         said.append(
@@ -221,3 +220,7 @@ def _consequences(a: Features, b: Features, shifts: list[Shift]) -> list[str]:
             "prefill, and KV cache for each request."
         )
     return said
+
+
+def _count(amount: float) -> str:
+    return f"{amount:,.0f}" if amount >= 10 else f"{amount:.1f}"
