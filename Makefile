@@ -3,7 +3,7 @@
 #   make tune     the main job on a real model: some 6 minutes on two cores, set-up included
 #   make serve    an OpenAI-compatible server on the built-in model
 #   make check    the fast gate: format, lint, types, imports, quick tests
-#   make test     the whole gate
+#   make test     the whole gate; coverage of the quick tests alone, because counting lines slows the rest
 #   make explore  the property tests on examples never drawn before: after a change, or overnight
 #   make bench    the engine against its peers, in one run: those of `make llama` and `make vllm` where they are
 
@@ -36,7 +36,8 @@ test: .venv/.ready-dev
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/ratchets.py
-	$(BIN)/pytest --hypothesis-profile=test --cov --cov-report=term
+	$(BIN)/pytest -m "not slow" --hypothesis-profile=check --cov --cov-report=term
+	$(BIN)/pytest -m "slow or hypothesis" -rfER --hypothesis-profile=test
 
 explore: .venv/.ready-dev
 	$(BIN)/pytest --hypothesis-profile=explore -m hypothesis
