@@ -95,7 +95,7 @@ def test_the_text_part_of_a_model_that_sees_is_read() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"hidden_size": None}, "hidden_size is None"),
+        ({"hidden_size": None}, "says no hidden_size or n_embd"),
         ({"num_hidden_layers": -3}, "num_hidden_layers is -3"),
         ({"vocab_size": "many"}, "vocab_size is 'many'"),
         ({"num_attention_heads": True}, "num_attention_heads is True"),

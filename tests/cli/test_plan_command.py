@@ -79,6 +79,30 @@ def test_a_length_that_does_not_fit_is_told_the_one_that_does() -> None:
     assert plan("llama-3.1-8b", "--gpu", "l4", "-tp", "1", "--max-model-len", found[1]).exit_code == 0
 
 
+def test_more_gpus_than_one_are_told_why_unless_asked_for() -> None:
+    longest = planned("qwen3-8b", "--gpu", "rtx-4090", "-tp", "1")["kv_cache"]["largest_max_model_len"]
+    chosen, asked = (plan("qwen3-8b", "--gpu", "rtx-4090", *more) for more in ((), ("-tp", "2")))
+    said = f"--tensor-parallel-size 1 would hold --max-model-len {longest}, not 40960"
+    assert said in chosen.stdout
+    assert "would hold" not in asked.stdout
+    assert re.search(r"size 4 is \d+\.\d GiB short", plan("llama-3.1-405b", "--gpu", "h200").stdout)
+
+
+def test_the_cards_have_whole_headings_and_the_lengths_they_hold() -> None:
+    result = plan("llama-3.1-8b")
+    assert "…" not in result.stdout
+    assert re.search(r"GPUs +GiB each +weights +KV cache +KV tokens +at once", result.stdout)
+    assert "27 of 27 cards hold it at max_model_len 131,072\n" in result.stdout
+    each_longest = plan("llama-3.1-8b", "-tp", "1", "--max-model-len", "auto").stdout
+    assert re.search(r"at max_model_len [\d,]+ to 131,072\n", each_longest)
+
+
+def test_a_folder_without_a_config_is_told_so(tmp_path: Path) -> None:
+    result = plan(tmp_path, "--gpu", "h100")
+    assert result.exit_code == 2
+    assert "holds no config.json" in result.stderr
+
+
 def test_auto_takes_the_longest_that_fits() -> None:
     said = planned("llama-3.1-8b", "--gpu", "l4", "-tp", "1", "--max-model-len", "auto")
     assert said["fits"]
@@ -167,6 +191,7 @@ def test_a_workload_says_how_many_of_its_requests_fit(tmp_path: Path) -> None:
         (("qwen2.5-7b", "--gpu", "h100", "-tp", "8"), "one of 1, 2, 4"),
         (("llama-3.1-8b", "--layers", "4"), "the name, or --layers"),
         (("--layers", "4"), "--hidden-size"),
+        (("./no/config.json", "--gpu", "h100"), "no file ./no/config.json"),
         (("llama-3.1-8b", "--gpu", "h100", "--vllm-version", "0.1"), "one of 0.18"),
         (("llama-3.1-8b", "--gpu", "h100", "--first", "3"), "--workload"),
         (("llama-3.1-8b", "--gpu", "h100", "--gpu-memory", "24"), "--gpu-memory 24G"),
@@ -183,7 +208,7 @@ def test_wrong_input_ends_with_2_and_says_what_would_be_right(arguments: tuple[s
     [
         ("{", "it may be cut off"),
         ("[1]", "holds no JSON object"),
-        ('{"hidden_size": 4096}', "num_attention_heads is None"),
+        ('{"hidden_size": 4096}', "says no num_attention_heads"),
         (json.dumps({**LLAMA, "quantization_config": {"quant_method": "magic"}}), "'magic'"),
         ("[" * 100_000, "is not JSON"),
     ],

@@ -16,6 +16,11 @@ class ConfigValues:
         """Of keys that mean the same, the one that is there. Raises `BadInput` if none holds a number."""
         key = next((each for each in keys if self.values.get(each) is not None), keys[0])
         value = self.values.get(key)
+        if value is None:
+            raise BadInput(
+                f"{self._name}: its config.json says no {' or '.join(keys)}",
+                "is it that of a language model?",
+            )
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise BadInput(
                 f"{self._name}: {key} is {value!r} in config.json; a whole number above 0 is needed"

@@ -71,7 +71,10 @@ def plan(model: str | None, **options: Unpack[PlanOptions]) -> None:
         return
     found = _plan_on(gpu_of(options["gpu"], options), planned, options)
     console = Console(highlight=False)
-    print_plan(found, console, () if found.fits else remedies(found, planned, options))
+    if found.fits:
+        print_plan(found, console, fewer=_on_fewer(found, planned, options))
+    else:
+        print_plan(found, console, remedies(found, planned, options))
     held = None
     if trace is not None and found.kv_cache_bytes > 0:
         held = crowd_of(trace, found)
@@ -114,6 +117,16 @@ def _plan_on(gpu: Gpu, model: PlannedModel, options: PlanOptions) -> Plan:
             return last
     assert last is not None, "one GPU is always possible"
     return last
+
+
+def _on_fewer(plan: Plan, model: PlannedModel, options: PlanOptions) -> Plan | None:
+    """On the size before the one that `_plan_on` chose; None where it chose none, or there is none less."""
+    size = plan.deployment.tensor_parallel_size
+    if options["tensor_parallel_size"] is not None or size == 1:
+        return None
+    less = max(each for each in Deployment.possible_sizes(model.shape.num_heads) if each < size)
+    fewer = _plan(replace(plan.deployment, tensor_parallel_size=less), model, options)
+    return None if fewer.fatal else fewer
 
 
 def _plan(deployment: Deployment, model: PlannedModel, options: PlanOptions) -> Plan:

@@ -56,9 +56,13 @@ def model_from(name: str | None, numbers: ShapeOptions, revision: str | None = N
         )
     path = Path(name).expanduser()
     if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise BadInput(f"the folder {name} holds no config.json", "a model's folder, or its .gguf file")
         path /= "config.json"
     if path.is_file():
         return _of_file(path)
+    if path.suffix in (".json", ".gguf") or name.startswith((".", "/", "~")):
+        raise BadInput(f"no file {name}", "the path of a config.json, its folder, or a .gguf file")
     plain, _, dtype = name.partition("@")
     found = find_model(plain)
     if found is None:

@@ -18,9 +18,17 @@ _KIB = 1 << 10
 _LINE = 78
 
 
-def print_plan(plan: Plan, console: Console, remedies: tuple[str, ...] = ()) -> None:
-    """All but the workload and the settings. `remedies`: what would make it fit."""
+def print_plan(
+    plan: Plan, console: Console, remedies: tuple[str, ...] = (), fewer: Plan | None = None
+) -> None:
+    """All but the workload and the settings.
+
+    `remedies`: what would make it fit. `fewer`: the same on the next smaller number of GPUs, where that
+    number was chosen for the reader and is too small.
+    """
     console.print(Text(headline(plan), style="bold green" if plan.fits else "bold red"))
+    if fewer is not None:
+        console.print(Text(fewer_said(fewer)))
     console.print(Text(described(plan), style="dim"))
     for obstacle in plan.obstacles:
         mark, style = ("cannot work", "red") if obstacle.is_fatal else ("beware", "yellow")
@@ -51,6 +59,16 @@ def headline(plan: Plan) -> str:
             "are left"
         )
     return f"{name}: FITS"
+
+
+def fewer_said(plan: Plan) -> str:
+    """Why not on these, which are fewer."""
+    size = flag_of("tensor_parallel_size", str(plan.deployment.tensor_parallel_size))
+    if plan.kv_cache_bytes <= 0:
+        return f"{size} is {-plan.kv_cache_bytes / GIB:.1f} GiB short on each GPU before any KV cache"
+    if plan.longest <= 1:
+        return f"{size} leaves {plan.kv_cache_bytes / GIB:.2f} GiB for KV cache, too little for any request"
+    return f"{size} would hold {flag_of('max_model_len', str(plan.longest))}, not {plan.asked.max_model_len}"
 
 
 def gpus_said(plan: Plan) -> str:

@@ -17,11 +17,11 @@ def print_cards(plans: Sequence[Plan], console: Console) -> None:
     """In the order given; those that do not fit are named at the end."""
     fitting = [plan for plan in plans if plan.fits]
     first = plans[0]
-    count = f"{len(fitting)} of {len(plans)} cards hold it at max_model_len {first.asked.max_model_len:,}"
+    count = f"{len(fitting)} of {len(plans)} cards hold it at max_model_len {_lengths_said(fitting or plans)}"
     console.print(Text(f"{first.deployment.model.name}: {count}", style="bold"))
     console.print(Text(described(first), style="dim"))
     console.print()
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     for name in ("GPUs", "GiB each", "weights", "KV cache", "KV tokens", "at once"):
         table.add_column(name, justify="left" if name == "GPUs" else "right", no_wrap=True)
     for plan in fitting:
@@ -48,6 +48,14 @@ def print_cards(plans: Sequence[Plan], console: Console) -> None:
             )
     if fitting:
         console.print(Text(f"More of one: --gpu {fitting[0].deployment.gpu.name}", style="dim"))
+    if any(plan.deployment.tensor_parallel_size > 1 for plan in fitting):
+        console.print(Text("What one GPU of each would hold: -tp 1 --max-model-len auto", style="dim"))
+
+
+def _lengths_said(plans: Sequence[Plan]) -> str:
+    """One number, unless each card was asked for its own longest."""
+    shortest, longest = (pick(plan.asked.max_model_len for plan in plans) for pick in (min, max))
+    return f"{longest:,}" if shortest == longest else f"{shortest:,} to {longest:,}"
 
 
 def _most_gpus(plans: Sequence[Plan]) -> int:
