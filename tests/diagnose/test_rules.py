@@ -9,6 +9,7 @@ from headrace.core.bill import Cause
 from headrace.diagnose.doctor import RULES, diagnose
 from headrace.diagnose.finding import Label, Severity
 from headrace.diagnose.questions import CANNOT_TELL, answers
+from headrace.diagnose.readers.flags import read_command
 from headrace.diagnose.readers.metrics import joined, read_page
 from headrace.diagnose.rules.bill import _MEANS
 from tests.diagnose.samples import findings, first, incident, labels, of_log, stats
@@ -267,3 +268,12 @@ def test_our_own_server_names_the_budget_while_requests_wait() -> None:
     assert first(joined(pages)) is Label.KV_CAPACITY
     assert first(joined(pages[:1])) is Label.UNDETERMINED, "one sample says nothing of now"
     assert set(_MEANS) == set(Cause)
+
+
+@pytest.mark.parametrize(("tokens", "starts"), [("63", False), ("64", True)])
+def test_fewer_tokens_a_step_than_requests_is_no_start(tokens: str, starts: bool) -> None:
+    command = f"vllm serve M --max-num-seqs 64 --max-num-batched-tokens {tokens}"
+    found = diagnose(read_command(command, "command")).findings
+    assert [f.severity for f in found if f.label is Label.BAD_FLAGS] == (
+        [] if starts else [Severity.CRITICAL]
+    )

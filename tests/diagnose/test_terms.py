@@ -10,7 +10,14 @@ from headrace.diagnose.terms import explained, myths, terms
 
 @pytest.mark.parametrize(
     "spelt",
-    ["max_num_seqs", "--max-num-seqs", "MAX NUM SEQS", "vllm:kv_cache_usage_perc", "what is watermark?"],
+    [
+        "max_num_seqs",
+        "--max-num-seqs",
+        "MAX NUM SEQS",
+        "vllm:kv_cache_usage_perc",
+        "what is watermark?",
+        "continuous batching",
+    ],
 )
 def test_any_spelling_finds_a_term(spelt: str) -> None:
     assert explained(spelt).term is not None

@@ -56,6 +56,28 @@ def gone_in_this_version(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def fewer_tokens_than_seqs(e: Evidence) -> Iterator[Finding]:
+    """The SchedulerConfig of vLLM ends such a start; where a log says so, `refused` does."""
+    tokens, seqs = e.flag("max-num-batched-tokens"), e.flag("max-num-seqs")
+    if e.engine != "vllm" or tokens is None or seqs is None or e.of("config_error") or e.counts.get("ready"):
+        return
+    if tokens < seqs:
+        yield Finding(
+            Label.BAD_FLAGS,
+            f"--max-num-batched-tokens {tokens:.0f} is below --max-num-seqs {seqs:.0f}: vLLM does not start, "
+            "as each running request needs a token of every step",
+            (fact(e, "max-num-batched-tokens"), fact(e, "max-num-seqs")),
+            Advice(
+                f"--max-num-batched-tokens {seqs:.0f} or more (2048 is a usual start), or --max-num-seqs "
+                f"{tokens:.0f} or less",
+                "the server starts",
+            ),
+            Severity.CRITICAL,
+            0.9,
+            explains=frozenset({Label.UNDETERMINED}),
+        )
+
+
 def slow_kernels(e: Evidence) -> Iterator[Finding]:
     """--quantization awq forbids the marlin kernel; eager mode pays every kernel's launch at each token."""
     if out_of_memory(e) or start_failed(e) or on_cpu(e):
@@ -191,6 +213,7 @@ RULES = (
     debugging_on,
     refused,
     gone_in_this_version,
+    fewer_tokens_than_seqs,
     without_effect,
     lora_slots,
     slow_kernels,
