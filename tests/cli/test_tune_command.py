@@ -314,6 +314,8 @@ def test_durations_are_read_as_people_write_them(text: str, amount_s: float) -> 
         (["--target", "embedded", "--", "vllm", "serve", "m"], "two things to tune"),
         (["--target", "localhost:8000", "smollm2"], "one thing too many"),
         (["--target", "no-such-gpu/card"], "no model"),
+        (["--target", "no-such-target", "--dry-run"], "no cost model"),
+        (["--target", "llama-3.1-8b/h1000", "--dry-run"], "h1000"),
         (["no-such-model"], "no-such-model"),
     ],
 )

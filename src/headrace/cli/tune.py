@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from headrace.cli.calibrating import cpu_name
+from headrace.cli.costs import load_cost
 from headrace.cli.load_options import Slo
 from headrace.cli.quantity import Duration
 from headrace.cli.sections import SectionedCommand
@@ -24,7 +25,7 @@ from headrace.cli.tuning import tune as tune_asked
 from headrace.cli.tuning_journal import Journal, Question, default_folder, file_identity
 from headrace.cli.tuning_plan import plan_text
 from headrace.cli.tuning_survey import Time
-from headrace.cli.tuning_targets import EmbeddedTarget, target_named
+from headrace.cli.tuning_targets import EmbeddedTarget, TwinTarget, target_named
 from headrace.cli.tuning_telling import Teller
 from headrace.cli.tuning_workload import FilePart, Wishes
 from headrace.core.errors import BadInput
@@ -278,6 +279,8 @@ def _asked(words: tuple[str, ...], options: Options, began: float) -> Asked:
     if target is None:
         model = words[0] if words else BUILT_IN
         target = EmbeddedTarget(model, locate(model))
+    if isinstance(target, TwinTarget):
+        load_cost(target.cost)  # a name that nobody knows is refused before anything is planned
     budget_s = options["budget"]
     if budget_s is None:
         budget_s = EMBEDDED_BUDGET_S if isinstance(target, EmbeddedTarget) else SERVER_BUDGET_S
