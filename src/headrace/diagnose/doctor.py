@@ -22,7 +22,9 @@ from headrace.diagnose.rules import (
     contrasts,
     cpu,
     crash,
+    disagree,
     fit,
+    front_end,
     generator,
     links,
     long_prompts,
@@ -32,6 +34,7 @@ from headrace.diagnose.rules import (
     neighbours,
     over_time,
     pool,
+    preempted,
     prefixes,
     probes,
     queue,
@@ -42,6 +45,7 @@ from headrace.diagnose.rules import (
     start,
     steps,
     sweeps,
+    waits,
 )
 from headrace.diagnose.signs import suspects
 
@@ -64,11 +68,14 @@ _ROOMS = (
     sweeps,
     arithmetic,
     queue,
+    waits,
+    preempted,
     pool,
     long_prompts,
     machine,
     links,
     cpu,
+    front_end,
     over_time,
     cache,
     prefixes,
@@ -76,6 +83,7 @@ _ROOMS = (
     client,
     generator,
     reading,
+    disagree,
 )
 
 RULES: tuple[Rule, ...] = tuple(rule for room in _ROOMS for rule in room.RULES)

@@ -121,7 +121,11 @@ def is_rate(words: list[str]) -> bool:
     """Whether these words name a rate: tokens a second, requests a second, throughput."""
     joined = "_".join(words)
     return bool(
-        re.search(r"tok(?:ens?)?_(?:per_)?s(?:ec)?(?:_|$)|throughput|tps|rps|qps|req(?:uests)?_per_s", joined)
+        re.search(
+            r"tok(?:ens?)?_(?:per_)?s(?:ec)?(?:_|$)|throughput|tps|rps|qps|req(?:uests)?_per_s|req_s(?:_|$)|"
+            r"(?:embeddings?|images?|pages?|documents?|docs|samples?|items?|prompts?|it)_per_s",
+            joined,
+        )
     )
 
 

@@ -39,12 +39,17 @@ class Card:
     name: str
     memory_gib: float
     gb_per_s: float
+    tflops: float | None
+    """Dense, 16 bit, by the data sheet."""
 
 
 @cache
 def _cards() -> Mapping[str, Card]:
     table = tomllib.loads(files("headrace.diagnose").joinpath("data/cards.toml").read_text("utf-8"))
-    found = {name: Card(name, float(row[0]), float(row[1])) for name, row in table["cards"].items()}
+    found = {
+        name: Card(name, float(row[0]), float(row[1]), float(row[2]) if len(row) > 2 else None)
+        for name, row in table["cards"].items()
+    }
     return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
 

@@ -7,6 +7,7 @@ from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of
 from headrace.diagnose.quantities import Quantity, quantities
 from headrace.diagnose.rules.support import concurrency, fact, out_of_memory, prompt_tokens, start_failed
+from headrace.diagnose.sizes import active_parameters_of, card_of, hardware_text, model_of, tensor_parallel
 from headrace.diagnose.sweep import sweep_of
 
 LEAST_PROMPT = 2000
@@ -15,6 +16,8 @@ LEAST_OWN_S = 0.5
 OVER = 1.25
 """Offered over served, from which a queue grows for as long as the load lasts."""
 LATE_S = 2.0
+A_BURST = 20.0
+"""Offered over served, from which all have come before the first have ended: their queue is what is left."""
 
 
 def prefills_take_turns(e: Evidence) -> Iterator[Finding]:
@@ -61,6 +64,7 @@ def more_offered_than_served(e: Evidence) -> Iterator[Finding]:
     queue, and no setting of one request's speed shortens it.
     """
     offered = e.number("workload:request_rate", "workload:rps", "workload:qps", "client:request_rate")
+    offered = offered or e.number("client:offered_req_s", "client:offered_rps", "workload:offered_req_s")
     served = next((q.last for q in quantities(e, ("client:",)) if _is_requests(q)), None)
     late = [q for q in quantities(e, ("client:",)) if q.what == "ttft" and not q.is_rate and q.last > LATE_S]
     load = load_of(e)
@@ -68,8 +72,9 @@ def more_offered_than_served(e: Evidence) -> Iterator[Finding]:
         return
     if offered < OVER * served or load.peak_kv >= 0.9 or (load.waiting and not load.peak_waiting):
         return
+    burst = offered > A_BURST * served
     yield Finding(
-        Label.COMPUTE,
+        Label.QUEUEING if burst else Label.COMPUTE,
         f"{offered:g} requests a second are offered and {served:g} served: the queue grows, TTFT is its "
         f"length",
         (fact(e, late[0].name), Fact(f"{offered:g} offered, {served:g} served")),
@@ -83,7 +88,7 @@ def more_offered_than_served(e: Evidence) -> Iterator[Finding]:
         ),
         Severity.WARNING,
         0.65,
-        also=(Label.QUEUEING,),
+        also=(Label.COMPUTE if burst else Label.QUEUEING,),
         rivals=("a cap on what runs (max_num_seqs) or a full KV pool: running, waiting and KV usage tell",),
         explains=frozenset({Label.UNDETERMINED, Label.CLIENT}),
     )
@@ -91,7 +96,10 @@ def more_offered_than_served(e: Evidence) -> Iterator[Finding]:
 
 def _is_requests(q: Quantity) -> bool:
     name = q.name.lower()
-    return q.is_rate and any(part in name for part in ("request_throughput", "req", "rps", "qps"))
+    meant = any(part in name for part in ("offered", "target", "asked"))
+    return (
+        q.is_rate and not meant and any(part in name for part in ("request_throughput", "req", "rps", "qps"))
+    )
 
 
 def kv_is_read_at_each_token(e: Evidence) -> Iterator[Finding]:
@@ -124,4 +132,79 @@ def kv_is_read_at_each_token(e: Evidence) -> Iterator[Finding]:
         )
 
 
-RULES = (prefills_take_turns, more_offered_than_served, kv_is_read_at_each_token)
+def prefill_by_arithmetic(e: Evidence) -> Iterator[Finding]:
+    """A prompt costs two operations for each of its tokens and each active weight: where TTFT is what the
+    cards need for that, nothing else is left to blame.
+    """
+    card, parameters = card_of(hardware_text(e)), active_parameters_of(model_of(e))
+    longest = max(prompt_tokens(e), default=0.0)
+    firsts = [
+        q for q in quantities(e, ("client:",)) if q.what == "ttft" and not q.is_rate and not q.situation
+    ]
+    load = load_of(e)
+    if card is None or card.tflops is None or not parameters or longest < LEAST_PROMPT or not firsts:
+        return
+    if start_failed(e) or load.peak_waiting or load.peak_kv >= 0.9 or (concurrency(e) or 1) > 1:
+        return
+    cards = max(tensor_parallel(e), 1)
+    least_s = 2 * parameters * longest / (cards * card.tflops * 1e12)
+    measured_s = firsts[0].last
+    if measured_s < LATE_S or not AT_MOST_FASTER <= measured_s / least_s <= AT_MOST_SLOWER:
+        return
+    yield Finding(
+        Label.COMPUTE,
+        f"{longest:,.0f} tokens through {parameters / 1e9:g}e9 weights are {least_s:.1f} s of arithmetic "
+        f"for {cards} x {card.name} at its best, and TTFT is {measured_s:.1f} s",
+        (fact(e, firsts[0].name), Fact(f"{card.name}: {card.tflops:g} TFLOP/s (dense, 16 bit)")),
+        Advice(
+            "a smaller model, more or faster cards, prefix caching of what repeats; settings of the "
+            "scheduler and weights of fewer bits do not shorten it",
+            "TTFT in proportion",
+            "cards",
+            "prompt tokens a second of the same prompt alone",
+        ),
+        Severity.NOTE,
+        0.7,
+        explains=frozenset({Label.QUEUEING, Label.UNDETERMINED, Label.BAD_FLAGS}),
+    )
+
+
+AT_MOST_FASTER, AT_MOST_SLOWER = 0.7, 3.0
+"""TTFT over the arithmetic of the data sheet: kernels reach a third of it, in eight bits more than it."""
+
+
+def batch_costs_less_than_its_parts(e: Evidence) -> Iterator[Finding]:
+    """Short prompts that are read together take longer than one, and less than one after the other: that is
+    what a batch is for.
+    """
+    by_load = dict(_ttft_by_load(e))
+    longest = max([*prompt_tokens(e), e.flag("max-model-len") or 0.0])
+    if len(by_load) < 2 or not 0 < longest <= SHORT_PROMPT or start_failed(e) or load_of(e).running:
+        return
+    few, many = min(by_load), max(by_load)
+    alone, together = by_load[few].last, by_load[many].last
+    if few == 1 and many >= 8 and alone > 0 and 1 < together / alone < 0.5 * many:
+        yield Finding(
+            Label.EXPECTED,
+            f"{many:g} prompts together take {together / alone:.1f} times as long as one: "
+            f"{together / many:.3g} s each instead of {alone:.3g}",
+            (fact(e, by_load[few].name), fact(e, by_load[many].name)),
+            Advice("nothing; a smaller batch where TTFT matters more than prompts a second", "none"),
+            Severity.NOTE,
+            0.7,
+            also=(Label.COMPUTE,),
+            explains=frozenset({Label.UNDETERMINED, Label.QUEUEING}),
+        )
+
+
+SHORT_PROMPT = 512.0
+"""Tokens: below it one prompt does not fill the card."""
+
+
+RULES = (
+    prefills_take_turns,
+    more_offered_than_served,
+    kv_is_read_at_each_token,
+    prefill_by_arithmetic,
+    batch_costs_less_than_its_parts,
+)

@@ -83,7 +83,7 @@ def _miss(
         Severity.WARNING,
         0.85 if short else confidence,
         rivals=("--enable-prefix-caching is on by default and not the cause",),
-        explains=frozenset({Label.UNDETERMINED, Label.SHIFT}),
+        explains=frozenset({Label.UNDETERMINED, Label.SHIFT} | (set[Label]() if short else {Label.COMPUTE})),
     )
 
 

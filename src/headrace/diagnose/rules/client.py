@@ -321,6 +321,63 @@ def lines_of_the_way(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def cut_at_a_round_time(e: Evidence) -> Iterator[Finding]:
+    """Requests that fail after just so many seconds as somebody sets: nothing in a server counts to 300."""
+    limit = next(
+        (
+            r
+            for prefix in ("client:", "workload:", "proxy:")
+            for r in e.under(prefix)
+            if _CUT.search(r.name) and r.last in TIMEOUTS_S
+        ),
+        None,
+    )
+    errors = sum(r.last or 0.0 for r in (*e.under("workload:"), *e.under("log:")) if "server_err" in r.name)
+    if limit is None or errors or start_failed(e) or e.of("engine_dead", "stalled"):
+        return
+    yield Finding(
+        Label.CLIENT,
+        f"Requests are cut after {limit.last:g} s: a timeout of the client or of what stands between",
+        (fact(e, limit.name),),
+        Advice(
+            "the read timeout (proxy_read_timeout, idle timeout of the load balancer, the "
+            "client's own) above "
+            "the longest TTFT; then fewer or shorter prompts so that TTFT falls below it",
+            "requests end as answers",
+            "a caller that waits longer",
+            "the same request sent beside the server",
+        ),
+        Severity.CRITICAL,
+        0.8,
+        rivals=("a queue that makes TTFT so long: waiting and running at that time",),
+        explains=frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.STALL}),
+    )
+
+
+TIMEOUTS_S = (
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    60.0,
+    90.0,
+    100.0,
+    120.0,
+    180.0,
+    240.0,
+    300.0,
+    600.0,
+    900.0,
+    1800.0,
+    3600.0,
+)
+"""What proxies, balancers and client libraries wait by default, and what people set."""
+_CUT = re.compile(
+    r"(?:cut|closed?|fail\w*|abort\w*|reset|disconnect\w*|drop\w*|error\w*|ends?|lost)_(?:after|at)_?(?:s|sec|seconds)$|(?:cut|closed|fail\w*|abort\w*|reset|disconnect\w*|drop\w*|lost)_(?:s|seconds)$"
+)
+
+
 RULES = (
     gave_up,
     first_is_last,
@@ -332,4 +389,5 @@ RULES = (
     told_limit,
     connects_again,
     behind_a_proxy,
+    cut_at_a_round_time,
 )

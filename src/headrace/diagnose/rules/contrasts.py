@@ -48,7 +48,7 @@ def against_a_reference(e: Evidence) -> Iterator[Finding]:
     """The same was measured where it went well, and the one difference has a name: more cores, a faster link,
     a setting left out.
     """
-    measured = quantities(e, ("client:", "runs:", "measured:"))
+    measured = quantities(e, ("client:", "runs:", "measured:", "sweep:"))
     references = [q for r in e.under("workload:") if _REFERENCE.match(r.name) and (q := _as_measured(r))]
     if start_failed(e):
         return

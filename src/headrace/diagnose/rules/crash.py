@@ -10,7 +10,7 @@ from headrace.diagnose.evidence import Event, Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.rules.memory import CONTEXT_GIB, given, neighbour_gib, told_beside
 from headrace.diagnose.rules.support import OUT_OF_MEMORY, TOLD_OOM, gib, said, told_words
-from headrace.diagnose.sizes import memory_gib, tensor_parallel, weights_gib
+from headrace.diagnose.sizes import hardware_text, memory_gib, tensor_parallel, weights_gib
 
 WEIGHTS_ALONE = 0.95
 """Of a card: weights that take more leave nothing for anything else."""
@@ -39,8 +39,8 @@ def crash(e: Evidence) -> Iterator[Finding]:
     there.
     """
     events = e.of("oom_load", "oom_sampler", "oom_capture", "oom")
-    if not events:
-        return
+    if not events or e.of("no_blocks"):
+        return  # what found no memory was the pool itself, and says so
     event = max(events, key=lambda each: (each.kind != "oom", len(each.fields)))
     phase = phase_of(e, event)
     neighbour = neighbour_gib(e)
@@ -282,8 +282,41 @@ def parts_exceed_budget(e: Evidence) -> Iterator[Finding]:
             )
 
 
+def killed_on_unified_memory(e: Evidence) -> Iterator[Finding]:
+    """Where card and host share their memory, the kernel ends who asks for too much on the card."""
+    told = f"{hardware_text(e)} {e.told()}".lower()
+    unified = e.number("hardware:unified_memory") or _UNIFIED.search(told)
+    killed, serving = e.of("killed"), e.of("engine_dead") or e.counts.get("ready") or e.counts.get("stats")
+    peak = any(re.search(r"image|video|audio|computed_tokens|logprob", r.name) for r in e.under("workload:"))
+    if not unified or not killed or not (serving or peak):
+        return
+    yield Finding(
+        Label.OOM_PEAK,
+        "The kernel ended a worker: on memory that card and host share, a step's peak counts against both",
+        tuple(said(event) for event in killed[:2]),
+        Advice(
+            "bounds on images and tokens of a step (--limit-mm-per-prompt, "
+            "--max-num-batched-tokens), profiling "
+            "not skipped, --gpu-memory-utilization lower by what the system needs",
+            "peaks have room",
+            "a smaller pool",
+            "free memory of the host under the same request",
+        ),
+        Severity.CRITICAL,
+        0.8,
+        also=(Label.HOST_MEMORY,),
+        explains=frozenset({Label.HOST_MEMORY, Label.STALL, Label.UNDETERMINED}),
+    )
+
+
+_UNIFIED = re.compile(
+    r"\b(?:gb10|dgx spark|jetson|orin|thor|strix halo|ai max|unified memory|apple|m[1-5] (?:max|ultra|pro))\b"
+)
+
+
 RULES = (
     crash,
     told_out_of_memory,
     parts_exceed_budget,
+    killed_on_unified_memory,
 )

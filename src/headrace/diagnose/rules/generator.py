@@ -90,7 +90,7 @@ def cached_synthetic_prompts(e: Evidence) -> Iterator[Finding]:
 LOOKS_CACHED = 0.3
 _DRAWN = re.compile(
     r"\b(?:synthetic|dummy|lorem)\b|\brandom(?=[ "
-    r"_-]?(?:$|\||data|prompts?|tokens?|inputs?|text|seed))|(?<=\| )random\b"
+    r"_-]?(?:$|\||data|prompts?|tokens?|inputs?|text|seed))|(?<=\| )random(?= ?(?:\||$))"
 )
 
 
@@ -107,7 +107,9 @@ def same_prompts_again(e: Evidence) -> Iterator[Finding]:
     rate, _ = hit_rate(e)
     if rate is not None and rate < HARDLY_CACHED:
         return
-    gain = next((r.last for r in e.under("client:") if re.search(r"gain|speedup|ratio", r.name)), None)
+    gain = next(
+        (r.last for r in e.under("client:") if re.search(r"gain|speedup|(?<![a-z])ratio", r.name)), None
+    )
     if (seeded and (again or gain)) or re.search(r"duplicate_prompts|same_prompts|identical", names):
         yield Finding(
             Label.CLIENT,
@@ -213,6 +215,42 @@ def waits_in_the_generator(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def waits_at_the_gate(e: Evidence) -> Iterator[Finding]:
+    """A generator that keeps no more than so many open and counts TTFT from when a request was due: with more
+    prompts than that, TTFT is the turn at its own gate.
+    """
+    prompts, gate = (
+        e.series("sweep:num_prompts", "sweep:requests"),
+        e.series("sweep:concurrency", "sweep:max_concurrency"),
+    )
+    firsts = next((q for q in quantities(e, ("sweep:",)) if q.what == "ttft" and not q.is_rate), None)
+    if firsts is None or not len(prompts) == len(gate) == len(firsts.values) or load_of(e).running:
+        return
+    beyond = [(n / c, t) for n, c, t in zip(prompts, gate, firsts.values, strict=True) if n > c > 0]
+    inside = [t for n, c, t in zip(prompts, gate, firsts.values, strict=True) if n <= c]
+    if beyond and inside and max(t for _, t in beyond) > 1.5 * max(inside):
+        yield Finding(
+            Label.MEASUREMENT,
+            f"TTFT grows from {max(inside):.2f} s where all may be open to "
+            f"{max(t for _, t in beyond):.2f} s where "
+            f"{max(turns for turns, _ in beyond):g} times as many take turns: it holds the "
+            "generator's own queue",
+            (fact(e, firsts.name), Fact(f"{prompts[-1]:g} prompts, {gate[-1]:g} open at once")),
+            Advice(
+                "as many prompts as may be open, or TTFT from when a request was sent; a rate "
+                "without a cap to "
+                "see the server's queue",
+                "TTFT of the server alone",
+                "none",
+                "vllm:time_to_first_token_seconds beside the client's",
+            ),
+            Severity.NOTE,
+            0.75,
+            also=(Label.CLIENT,),
+            explains=frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE}),
+        )
+
+
 RULES = (
     one_at_a_time,
     cached_synthetic_prompts,
@@ -220,4 +258,5 @@ RULES = (
     late_client,
     waits_in_the_generator,
     fewer_than_asked,
+    waits_at_the_gate,
 )

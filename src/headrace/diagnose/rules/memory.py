@@ -94,7 +94,7 @@ def nothing_left(e: Evidence) -> Iterator[Finding]:
             ),
             _CRITICAL,
             0.85,
-            also=(Label.OOM_KV,) if label is not Label.OOM_KV else (),
+            also=(Label.OOM_KV,) if label is Label.OOM_WEIGHTS else (),
             rivals=(
                 "another process that held memory while this one was profiled: nvidia-smi before the start",
             ),
@@ -327,6 +327,29 @@ def _gib_of(e: Evidence, *stems: str) -> float | None:
     return None
 
 
+def told_while_profiling(e: Evidence) -> Iterator[Finding]:
+    """Start-up tries the largest images that the model takes, not those that clients send."""
+    phase = " ".join(e.text(f"workload:{name}") for name in ("phase", "stage", "when")).lower()
+    images = "limit-mm-per-prompt" in e.flags or any("image" in r.name for r in e.under("workload:"))
+    if "profil" not in phase or not images or e.of("mm_worst_case") or start_failed(e):
+        return
+    yield Finding(
+        Label.OOM_PEAK,
+        "Start-up profiles as many and as large images as the limits allow, and that does not fit",
+        given(e, "limit-mm-per-prompt", "gpu-memory-utilization") or (Fact(phase),),
+        Advice(
+            "--mm-processor-kwargs max_pixels and --limit-mm-per-prompt as clients send them",
+            "a smaller profiled peak",
+            "larger images are refused or made smaller",
+            "the profiling run passes",
+        ),
+        _CRITICAL,
+        0.75,
+        also=(Label.BAD_FLAGS,),
+        explains=frozenset({Label.UNDETERMINED, Label.OOM_WEIGHTS, Label.OOM_KV}),
+    )
+
+
 RULES = (
     pool_too_short,
     nothing_left,
@@ -336,4 +359,5 @@ RULES = (
     multimodal_worst_case,
     full_by_design,
     memory_alone,
+    told_while_profiling,
 )

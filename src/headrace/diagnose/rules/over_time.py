@@ -335,6 +335,41 @@ def hits_fell(e: Evidence) -> Iterator[Finding]:
             )
 
 
+def first_run_is_slow(e: Evidence) -> Iterator[Finding]:
+    """The same command twice after a start: the first run compiles what it needs, the later ones agree."""
+    told = e.told()
+    if not _AFTER_A_START.search(told) or start_failed(e):
+        return
+    for q in quantities(e, ("runs:",)):
+        first, *rest = q.values
+        if not rest or min(q.values) <= 0 or max(rest) > STEADY * min(rest):
+            continue
+        worse = min(rest) / first if q.is_rate else first / max(rest)
+        if worse >= DRIFT:
+            yield Finding(
+                Label.COLD_START,
+                f"The first run after a start is {worse:.1f} times worse than the later ones",
+                (fact(e, q.name, f"{q.name}: {', '.join(f'{v:g}' for v in q.values[:6])}"),),
+                Advice(
+                    "leave the first run out; compile before (SGLang: sglang.compile_deep_gemm), "
+                    "keep the caches "
+                    "of kernels on a volume",
+                    "runs that agree",
+                    "a longer start",
+                    "a third run is as fast as the second",
+                ),
+                Severity.WARNING,
+                0.75,
+                rivals=("prompts of the first run that the prefix cache still has: reset it between runs",),
+                explains=frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE, Label.CLIENT}),
+            )
+            return
+
+
+STEADY = 1.1
+_AFTER_A_START = re.compile(r"fresh|(?:re)?start|just (?:up|deployed)|new (?:server|process|pod)|first run")
+
+
 RULES = (
     first_is_slow,
     slow_storage,
@@ -344,4 +379,5 @@ RULES = (
     never_ends,
     hits_fell,
     slow_start,
+    first_run_is_slow,
 )

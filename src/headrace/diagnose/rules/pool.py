@@ -1,5 +1,6 @@
 """The KV pool against what is asked of it: arithmetic, a head that does not fit, a knee, slots that share."""
 
+import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
@@ -183,7 +184,8 @@ def pool_below_demand(e: Evidence) -> Iterator[Finding]:
     told = pool_tokens(e)
     tokens = told or (kv_tokens_of_cards(e) if each > LONG_REQUEST else None)
     offered = concurrency(e)
-    times = e.number("startup:max_concurrency_x")
+    offered = offered or max(e.series("sweep:concurrency"), default=None)
+    times = e.number("startup:max_concurrency_x") or _told_to_fit(e)
     fits = tokens / each if tokens and each else times
     enough = 0.8 if told or not tokens else 1.0
     if fits is None or offered is None or fits >= enough * offered or start_failed(e) or load_of(e).kv:
@@ -199,6 +201,11 @@ def pool_below_demand(e: Evidence) -> Iterator[Finding]:
         Severity.WARNING,
         0.65 if each else 0.5,
     )
+
+
+def _told_to_fit(e: Evidence) -> float | None:
+    names = re.compile(r"(?:kv|pool|cache)_(?:fits|holds)|requests_(?:that_)?fit|fits?_(?:\w+_)?requests")
+    return next((r.last for r in e.under("workload:") if r.last and names.search(r.name)), None)
 
 
 LONG_REQUEST = 8192

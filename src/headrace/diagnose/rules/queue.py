@@ -39,6 +39,8 @@ def thrash(e: Evidence) -> Iterator[Finding]:
     signature = _gave_way(load)
     if not (retracted or lost or signature) or (lost and done and lost < 0.005 * done and not signature):
         return
+    if few_of_many(e):
+        return
     facts = load_facts(e, load) + tuple(said(event) for event in e.of("retracted", "preempted_v0")[:1])
     yield Finding(
         Label.THRASH,
@@ -60,6 +62,21 @@ def thrash(e: Evidence) -> Iterator[Finding]:
             if lost or retracted
             else {Label.KV_CAPACITY}
         ),
+    )
+
+
+FEW = 0.1
+"""Preemptions for each request that ended, below which little is computed twice."""
+
+
+def few_of_many(e: Evidence) -> bool:
+    """Whether few requests were preempted and all of them ended, by the client's count."""
+    lost, ended = load_of(e).preemptions, e.number("client:completed", "client:completed_requests")
+    sent = e.number("client:total", "client:total_requests", "client:requests", "workload:requests")
+    return (
+        bool(lost and ended and sent)
+        and (ended or 0) >= 0.99 * (sent or 0)
+        and (lost or 0) <= FEW * (ended or 0)
     )
 
 

@@ -209,6 +209,34 @@ def _of_load(e: Evidence) -> tuple[Fact, ...]:
     return tuple(fact(e, name) for name in load_of(e).names.values() if name in e.readings)
 
 
+def binds_more_than_there_are(e: Evidence) -> Iterator[Finding]:
+    """VLLM_CPU_OMP_THREADS_BIND: one part between bars for each rank, so a list of single cores gives the
+    only rank one of them.
+    """
+    name = "VLLM-CPU-OMP-THREADS-BIND"
+    parts = str(e.flags[name].value).count("|") + 1 if name in e.flags else 1
+    ranks = int((e.flag("tensor-parallel-size") or 1) * (e.flag("pipeline-parallel-size") or 1))
+    if parts <= ranks or start_failed(e):
+        return
+    yield Finding(
+        Label.BAD_FLAGS,
+        f"{parts} groups of cores are given to {ranks} rank{'s' if ranks > 1 else ''}: "
+        "the others are not used",
+        (fact(e, name),),
+        Advice(
+            "a range for each rank (VLLM_CPU_OMP_THREADS_BIND=0-7), bars only between ranks",
+            f"up to {parts / ranks:g} times",
+            "none",
+            "as many busy cores as were meant",
+        ),
+        Severity.WARNING,
+        0.85,
+        explains=frozenset(
+            {Label.UNDETERMINED, Label.MEASUREMENT, Label.COMPUTE, Label.MEMORY_BANDWIDTH, Label.CPU}
+        ),
+    )
+
+
 RULES = (
     debugging_on,
     refused,
@@ -217,4 +245,5 @@ RULES = (
     without_effect,
     lora_slots,
     slow_kernels,
+    binds_more_than_there_are,
 )

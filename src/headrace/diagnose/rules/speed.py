@@ -1,12 +1,14 @@
 """Settings that cost speed: work moved off the card, steps too small, features that do not pay here."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import Quantity, quantities
+from headrace.diagnose.rules.machine import share_of_bandwidth
 from headrace.diagnose.rules.support import fact, has_load, on_cpu, out_of_memory, said, start_failed
 
 LOW_ACCEPTANCE = 0.4
@@ -296,6 +298,32 @@ def speculation(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def no_layers_asked_for(e: Evidence) -> Iterator[Finding]:
+    """llama.cpp before it fitted layers by itself put none on the card unless told: -ngl was 0."""
+    given = any(name in e.flags for name in ("n-gpu-layers", "ngl", "gpu-layers"))
+    build = re.fullmatch(r"b(\d+)", e.version)
+    reached = share_of_bandwidth(e)
+    if e.engine != "llama.cpp" or given or not e.flags or build is None or int(build[1]) >= FITS_LAYERS:
+        return
+    if reached is not None and reached[0] < 0.2 and e.number("startup:layers_on_gpu") is None:
+        yield Finding(
+            Label.BAD_FLAGS,
+            f"{reached[0]:.0%} of what the card's memory allows, and no -ngl: this version "
+            "computes all layers on "
+            f"the CPU",
+            (Fact(reached[1]), Fact(f"build {e.version}")),
+            Advice("-ngl 99", "several times faster", "memory of the card", "'offloaded N/N layers to GPU'"),
+            Severity.WARNING,
+            0.8,
+            also=(Label.CPU,),
+            explains=frozenset({Label.UNDETERMINED, Label.CPU, Label.MEMORY_BANDWIDTH}),
+        )
+
+
+FITS_LAYERS = 6000
+"""Builds: long before the first that chose the layers on the card by itself."""
+
+
 RULES = (
     format_brings_nothing,
     worse_with_it,
@@ -304,4 +332,5 @@ RULES = (
     above_the_graphs,
     speculation,
     costly,
+    no_layers_asked_for,
 )

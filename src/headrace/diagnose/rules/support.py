@@ -60,7 +60,8 @@ def out_of_memory(e: Evidence) -> bool:
     return any(e.counts.get(kind) for kind in OUT_OF_MEMORY)
 
 
-TOLD_OOM = re.compile(r"(?<![a-z])oom(?![a-z])|out[ _]of[ _]memory")
+_DENIED = "".join(f"(?<!{word}[ _])" for word in ("no", "not", "not an", "without", "never"))
+TOLD_OOM = re.compile(rf"(?<![a-z]){_DENIED}(?:oom(?![a-z])|out[ _]of[ _]memory)")
 
 
 def told_words(e: Evidence) -> str:

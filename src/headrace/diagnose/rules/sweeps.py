@@ -4,14 +4,16 @@ Throughput that stops says that something is full; which, the other columns tell
 before (slots: steps are not the limit), tokens that take longer (the card), the pool's usage (KV).
 """
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.rules.queue import more_kv
 from headrace.diagnose.rules.support import concurrency, out_of_memory
-from headrace.diagnose.sweep import Column, sweep_of
+from headrace.diagnose.sweep import Column, Sweep, sweep_of
 
 FLAT = 1.15
 """Throughput that grows less than so much while the load doubles has met its limit."""
@@ -63,7 +65,7 @@ def flat_sweep(e: Evidence) -> Iterator[Finding]:
     usage = sweep.column("usage")
     if usage is not None and max(map(share, usage.values)) >= 0.9:
         return
-    for rate in sweep.columns("rates"):
+    for rate in sweep.columns("rates") or _implied(sweep):
         knee = _knee(sweep.varied, rate)
         if knee is None:
             continue
@@ -84,6 +86,17 @@ def flat_sweep(e: Evidence) -> Iterator[Finding]:
             explains=frozenset({Label.QUEUEING, Label.UNDETERMINED, Label.BAD_FLAGS, Label.MEMORY_BANDWIDTH}),
         )
         return
+
+
+def _implied(sweep: Sweep) -> tuple[Column, ...]:
+    """Of those who keep so many open, and the time that each takes, how many end in a second (Little)."""
+    if re.search(r"rate|qps|rps", sweep.varied.name):
+        return ()
+    return tuple(
+        replace(column, values=tuple(n / s for n, s in zip(sweep.varied.values, column.values, strict=True)))
+        for column in sweep.columns("latencies")
+        if min(column.values) > 0
+    )
 
 
 def _knee(loads: Column, rate: Column) -> float | None:

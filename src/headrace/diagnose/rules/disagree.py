@@ -1,0 +1,82 @@
+"""Two numbers of one thing that disagree, where one of them cannot be wrong: then the other is."""
+
+import re
+from collections.abc import Iterator
+
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.load import load_of
+from headrace.diagnose.quantities import FIRST, LATER, pairs, quantities
+from headrace.diagnose.rules.cache import hit_rate
+from headrace.diagnose.rules.support import fact, start_failed
+
+REPEATED_FASTER = 3.0
+"""So many times faster the same prompt must be when it comes again."""
+CLIENT_SEES_MORE = 3.0
+_AGAIN = LATER | {"repeat", "again", "cached", "identical", "resent"}
+_SAME = re.compile(r"same|identical|again|repeat|resent|exact")
+
+
+def hits_not_counted(e: Evidence) -> Iterator[Finding]:
+    """The same prompt, sent again, has its first token several times sooner: its beginning was found,
+    whatever the counter of hits says.
+    """
+    rate, names = hit_rate(e)
+    told = " ".join(f"{r.name} {r.text}" for r in e.under("workload:")).lower()
+    found = [
+        p
+        for p in pairs(quantities(e), _AGAIN, FIRST)
+        if p.base.what == "ttft" and p.times_worse >= REPEATED_FASTER
+    ]
+    if rate != 0.0 or not found or not _SAME.search(told) or start_failed(e):
+        return
+    yield Finding(
+        Label.MEASUREMENT,
+        f"The hit counter stands at 0, and the same prompt is {found[0].times_worse:.1f} times faster "
+        f"when it comes again: it hits, and is not counted",
+        (*(fact(e, name) for name in names), fact(e, found[0].other.name), fact(e, found[0].base.name)),
+        Advice(
+            "judge the cache by TTFT of a repeated prompt until this path counts its hits; a newer version",
+            "none",
+            verify="a third, other prompt of that length is slow again: then it was no warm-up",
+        ),
+        Severity.NOTE,
+        0.8,
+        rivals=("kernels compiled at the first request: another prompt of that length would be fast too",),
+        explains=frozenset({Label.PREFIX_MISS, Label.COLD_START, Label.COMPUTE, Label.UNDETERMINED}),
+    )
+
+
+def log_below_the_client(e: Evidence) -> Iterator[Finding]:
+    """What a client received the server has made: a log that counts fewer tokens counts something else (one
+    for several steps, or for an event).
+    """
+    load = load_of(e)
+    received = [
+        q
+        for q in quantities(e, ("client:",))
+        if q.is_rate and q.what in {"decode", "output", "generation", "gen"} and "tok" in q.name
+    ]
+    if not received or len(load.generated) != 1 or not load.peak_running or start_failed(e):
+        return
+    made, got = load.generated[0], received[0].last
+    if 0 < made < got / CLIENT_SEES_MORE and load.peak_waiting == 0:
+        several = [n for n in ("num-scheduler-steps", "stream-interval") if (e.flag(n) or 1) > 1]
+        yield Finding(
+            Label.MEASUREMENT,
+            f"The log has {made:g} tokens a second, the client received {got:g}: the log counts "
+            f"something else",
+            (fact(e, load.names["generated"]), fact(e, received[0].name), *(fact(e, n) for n in several)),
+            Advice(
+                "trust the client's count; compare generation_tokens_total over the same time",
+                "none",
+                verify="sum of the answers' tokens over the time that they took",
+            ),
+            Severity.NOTE,
+            0.8 if several else 0.6,
+            rivals=("a line of the log from a time with less work",),
+            explains=frozenset({Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.COMPUTE}),
+        )
+
+
+RULES = (hits_not_counted, log_below_the_client)
