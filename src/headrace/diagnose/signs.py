@@ -181,6 +181,9 @@ SEEN: Mapping[str, Callable[[Evidence], bool]] = {
     "kv_low": lambda e: bool(load_of(e).kv) and load_of(e).peak_kv < 0.5,
     "waits_with_room": lambda e: load_of(e).waits_with_room(0.9) > 0.5 and bool(load_of(e).kv),
     "no_queue": lambda e: bool(load_of(e).waiting) and load_of(e).peak_waiting == 0,
+    "no_token_made": lambda e: (
+        load_of(e).generated[-1:] == (0.0,) and max(load_of(e).prompted[-1:], default=0.0) == 0
+    ),
     "gpu_idle": lambda e: _is(_gpu(e), 0.0, 0.75),
     "gpu_busy": lambda e: _is(_gpu(e), 0.95, 1.0),
     "cpu_busy": lambda e: _is(_cpu(e), 0.9, 1.5),
