@@ -30,6 +30,10 @@ MARK = "HEADRACE_TEST_MARK"
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
 
+ANSWERED = (0, 3, 5)
+"""An answer, inconclusive, or drifted: what others do on the machine decides which."""
+
+
 def eventually(condition: Callable[[], bool], bound_s: float = 20.0) -> bool:
     deadline = time.monotonic() + bound_s
     while not (held := condition()) and time.monotonic() < deadline:
@@ -196,7 +200,7 @@ def test_killed_at_ten_moments_nothing_is_measured_twice_and_no_server_stays(
         assert kept[: len(lines)] == lines, "what was measured stays as it was"
         lines = kept
     code, out, err = start(["--max-trials", "6", "--json"]).finish()
-    assert code in {0, 3}, err
+    assert code in ANSWERED, err
     answer = json.loads(out.splitlines()[-1])
     assert len(answer["trials"]) <= 6
     whole = journal.read_bytes()
@@ -214,7 +218,7 @@ def test_a_server_killed_in_a_trial_is_a_failed_trial_and_not_the_end(start: Sta
     assert eventually(lambda: bool({*tuner.pids(" serve ")} - before))
     os.kill(min({*tuner.pids(" serve ")} - before), signal.SIGKILL)
     code, out, err = tuner.finish()
-    assert code in {0, 3}, err
+    assert code in ANSWERED, err
     trials = json.loads(out.splitlines()[-1])["trials"]
     assert "ended" in trials[2]["result"]["failed_because"]
     assert len(trials) == 4
@@ -225,7 +229,7 @@ def test_a_server_killed_in_a_trial_is_a_failed_trial_and_not_the_end(start: Sta
 @pytest.mark.slow
 def test_settings_under_which_the_server_crashes_are_a_finding_with_its_cause(start: Start) -> None:
     code, out, err = start(["--json", "--max-trials", "7"], how="crashes").finish()
-    assert code in {0, 3}, err
+    assert code in ANSWERED, err
     line = json.loads(out.splitlines()[-1])
     results = [trial["result"] for trial in line["trials"]]
     causes = [result["failed_because"] for result in results if "failed_because" in result]
