@@ -60,6 +60,9 @@ HUGE = "1" + "0" * 5000
 FRAMING = (
     Case("chunked", chunked(GOOD[:10], GOOD[10:]), 200),
     Case("chunk by chunk of one byte", chunked(*(bytes([each]) for each in GOOD)), 200),
+    Case("10,000 chunks of one byte", chunked(*[b" "] * 10_000, GOOD), 200),
+    Case("20,000 chunks of one byte", chunked(*[b" "] * 20_000, GOOD), 400, "send larger ones"),
+    Case("20,000 chunks of 64 bytes", chunked(*[b" " * 64] * 20_000), 413, "no prompt that fits"),
     Case("chunked with a trailer", chunked(GOOD, end=b"0\r\nX-Trailer: a\r\n\r\n"), 200),
     Case("no size of a chunk", chunked(end=b"zz\r\n"), 400, "illegal chunk header"),
     Case("no size after a chunk", chunked(GOOD[:9], end=b"ZZZ\r\n"), 400, "illegal chunk header"),
