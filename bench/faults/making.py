@@ -14,8 +14,9 @@ from itertools import groupby
 from pathlib import Path
 
 from bench.faults.judging import DISTURBED_CORES, Row, judge
+from bench.faults.pace import measured
 from bench.faults.running import Examined, examine, examine_start, others_cores
-from bench.faults.scenarios import FAULTS, PACES, Disturbance, Fault
+from bench.faults.scenarios import CROWDS, FAULTS, Disturbance, Fault, Pace
 from bench.faults.servers import KINDS, fresh_cache
 from headrace.core.ports import Overrides
 from headrace.net.ports import reserved_port
@@ -57,23 +58,25 @@ def _on_one_server(target: str, settings: Overrides, faults: Sequence[Named], lo
             seen = asyncio.run(examine_start(server, f"http://127.0.0.1:{port}", look.for_s))
             yield _judged(target, name, seen, look)
         starting.result()
+        pace = Pace(asyncio.run(measured(server.url, KINDS[target].model)), CROWDS[target])
         for name, fault in faults:
             if (name, fault) not in at_start:
-                yield _at_a_quiet_time(target, name, fault, server, look)
+                yield _at_a_quiet_time(target, (name, fault), server, pace, look)
 
 
-def _at_a_quiet_time(target: str, name: str, fault: Fault, server: ServerProcess, look: Look) -> Row:
+def _at_a_quiet_time(target: str, named: Named, server: ServerProcess, pace: Pace, look: Look) -> Row:
     """Once more, and once more, while others disturb; the last one counts, disturbed or not."""
-    row = _once(target, name, fault, server, look, 0)
+    row = _once(target, named, server, pace, look)
     for attempt in range(1, TRIES):
         if not row.is_disturbed:
             break
-        row = _once(target, name, fault, server, look, attempt)
+        row = _once(target, named, server, replace(pace, attempt=attempt), look)
     return row
 
 
-def _once(target: str, name: str, fault: Fault, server: ServerProcess, look: Look, attempt: int) -> Row:
-    pace, pages = replace(PACES[target], attempt=attempt), look.file(target, name, ".pages.jsonl")
+def _once(target: str, named: Named, server: ServerProcess, pace: Pace, look: Look) -> Row:
+    name, fault = named
+    pages = look.file(target, name, ".pages.jsonl")
     _wait_for_others(server)
     seen = asyncio.run(examine(fault, server, KINDS[target], pace, look.for_s, pages))
     return _judged(target, name, seen, look)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from bench.faults.loads import CHATS, Both, Prompts, chats, documents, held, open_loop
+from bench.faults.pace import Speed
 from headrace.core.ports import Overrides
 from headrace.measure.sources import Source
 
@@ -28,12 +29,9 @@ class Disturbance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a server can do on this machine, roughly: loads are sized by it."""
+    """What a server can do on this machine: loads are sized by it."""
 
-    prefill: float
-    """Prompt tokens a second."""
-    decode: float
-    """Tokens a second, eight streams together."""
+    speed: Speed
     crowd: int
     """Streams that are too many for it."""
     attempt: int = 0
@@ -46,7 +44,10 @@ class Pace:
 
 SEED = 20_261_130
 
-PACES = {"embedded": Pace(850.0, 120.0, 192), "vllm": Pace(900.0, 75.0, 64)}
+CROWDS = {"embedded": 192, "vllm": 64}
+"""By target."""
+LONGEST_DOCUMENT = 7_000
+"""Words, which with their template fit into the model's 8,192 tokens on a machine of any speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +85,16 @@ def _healthy(pace: Pace, for_s: float) -> Source:
 def _chats_a_second(pace: Pace) -> float:
     """That the machine can do at most."""
     prompt = sum(CHATS.words) / 2 + TEMPLATE_TOKENS
-    return 1.0 / (prompt / pace.prefill + sum(CHATS.tokens) / 2 / pace.decode)
+    return 1.0 / (prompt / pace.speed.prefill + sum(CHATS.tokens) / 2 / pace.speed.decode)
 
 
 TEMPLATE_TOKENS = 40
 """That a chat template puts around a prompt."""
+
+
+def _document_words(pace: Pace) -> int:
+    """Of one that takes 7 s."""
+    return min(int(7.0 * pace.speed.prefill), LONGEST_DOCUMENT)
 
 
 def _pool(pace: Pace, for_s: float) -> Source:
@@ -97,12 +103,12 @@ def _pool(pace: Pace, for_s: float) -> Source:
 
 def _budget(pace: Pace, for_s: float) -> Source:
     streams = held(4, Prompts((20, 40), (250, 300)), for_s, pace.seed(4))
-    words = int(7.0 * pace.prefill)
+    words = _document_words(pace)
     return Both(streams, open_loop(documents(16.0, words, for_s, pace.seed(4), from_s=9.0)))
 
 
 def _documents(pace: Pace, for_s: float) -> Source:
-    words = int(7.0 * pace.prefill)
+    words = _document_words(pace)
     return open_loop(
         chats(0.25 * _chats_a_second(pace), CHATS, for_s, pace.seed(5)),
         documents(14.0, words, for_s, pace.seed(5), from_s=1.0),
@@ -114,12 +120,12 @@ def _crowd(pace: Pace, for_s: float) -> Source:
 
 
 def _shared(pace: Pace, for_s: float) -> Source:
-    prompts = Prompts((10, 30), (8, 16), shared_words=int(1.2 * pace.prefill))
+    prompts = Prompts((10, 30), (8, 16), shared_words=int(1.2 * pace.speed.prefill))
     return open_loop(chats(0.5, prompts, for_s, pace.seed(6)))
 
 
 def _random(pace: Pace, for_s: float) -> Source:
-    words = int(0.25 * pace.prefill)
+    words = int(0.25 * pace.speed.prefill)
     return open_loop(chats(1.0, Prompts((words, words + 50), (6, 8)), for_s, pace.seed(7)))
 
 

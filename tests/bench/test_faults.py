@@ -9,14 +9,21 @@ import pytest
 
 from bench.faults.judging import judge, result
 from bench.faults.loads import CHATS, Both, Prompts, chats, documents, held, open_loop
+from bench.faults.pace import NoPace, Speed, decode_rate, prefill_rate
 from bench.faults.running import Examined
-from bench.faults.scenarios import FAULTS, PACES, Disturbance
+from bench.faults.scenarios import CROWDS, FAULTS, LONGEST_DOCUMENT, Disturbance, Pace
+from headrace.core.exchange import Answer, Ask
 
 POOL, HEALTHY = "pool too small", "healthy"
 
 
 def examined(*findings: dict[str, str], others: float = 0.0, waited: float = 0.0) -> Examined:
     return Examined({"findings": list(findings)}, 0, "", 25.0, others, waited)
+
+
+def pace(target: str = "embedded", times: float = 1.0) -> Pace:
+    """Of a machine that is so many times as fast as one that was measured."""
+    return Pace(Speed(850.0 * times, 120.0 * times), CROWDS[target])
 
 
 def finding(label: str, severity: str = "warning", claim: str = "", change: str = "") -> dict[str, str]:
@@ -76,7 +83,7 @@ def test_there_are_ten_faults_and_a_healthy_server() -> None:
     assert [name for name, fault in FAULTS.items() if fault.expected is None] == [HEALTHY]
 
 
-@pytest.mark.parametrize("target", PACES)
+@pytest.mark.parametrize("target", CROWDS)
 def test_a_servers_stopped_engine_is_the_last_thing_done_to_it(target: str) -> None:
     settings = [fault.settings.get(target, {}) for fault in FAULTS.values()]
     assert len({str(each) for each in settings}) == 1 + sum(a != b for a, b in pairwise(settings))
@@ -86,12 +93,36 @@ def test_a_servers_stopped_engine_is_the_last_thing_done_to_it(target: str) -> N
 
 
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("target", PACES)
+@pytest.mark.parametrize("target", CROWDS)
 def test_a_load_is_the_same_every_time_and_due_while_it_lasts(name: str, target: str) -> None:
-    once, again = (FAULTS[name].load(PACES[target], 30.0).first() for _ in range(2))
+    once, again = (FAULTS[name].load(pace(target), 30.0).first() for _ in range(2))
     assert list(once) == list(again)
     assert once
     assert all(0.0 <= arrival.due_at <= 30.0 for arrival in once)
+
+
+def test_a_faster_machine_gets_more_to_do() -> None:
+    """Loads sized for one machine made no fault on another: 3 and 4 of 11 were named there."""
+    slow, fast = (len(FAULTS[HEALTHY].load(pace(times=times), 60.0).first()) for times in (0.3, 3.0))
+    assert fast > 5 * slow
+    document = max(len(ask.prompt.split()) for ask in asks("long documents", times=9.0))
+    assert document == LONGEST_DOCUMENT > max(len(ask.prompt.split()) for ask in asks("long documents"))
+
+
+def asks(name: str, times: float = 1.0) -> list[Ask]:
+    return [arrival.ask for arrival in FAULTS[name].load(pace(times=times), 30.0).first()]
+
+
+def answer(*token_at: float, prompt_tokens: int = 100) -> Answer:
+    return Answer(10.0, token_at, "length", prompt_tokens, 0, None)
+
+
+def test_a_machines_speed_is_told_from_its_answers() -> None:
+    assert prefill_rate(answer(10.5, 11.0)) == pytest.approx(200.0)
+    two = [answer(10.0, 11.0, 12.0, 13.0), answer(11.0, 11.5, 12.0, 12.5, 13.0)]
+    assert decode_rate(two) == pytest.approx(3.0)
+    with pytest.raises(NoPace):
+        decode_rate([answer(10.0, 11.0), answer(12.0, 13.0)])
 
 
 def test_beginnings_are_shared_where_they_are_meant_to_be() -> None:
