@@ -81,6 +81,19 @@ def test_a_limit_within_the_interval_is_undecided_and_so_is_a_handful() -> None:
     assert overall([]) is Verdict.UNDECIDED
 
 
+def test_a_percentile_of_few_requests_is_not_met_however_fast_they_are() -> None:
+    """The slowest of 20 is below the true P95 in a third of all runs."""
+    few = measurement(*(timeline(0.1, gaps_s=(0.02,)) for _ in range(71)))
+    enough = measurement(*(timeline(0.1, gaps_s=(0.02,)) for _ in range(72)))
+    slow = measurement(*(timeline(0.1 if n % 2 else 2.0, gaps_s=(0.02,)) for n in range(40)))
+
+    ttft, itl = judged(few, FAST)
+    assert (ttft.verdict, ttft.interval_s) == (Verdict.UNDECIDED, None)
+    assert itl.verdict is Verdict.MET
+    assert overall(judged(enough, FAST)) is Verdict.MET
+    assert judged(slow, FAST)[0].verdict is Verdict.MISSED
+
+
 def test_of_a_handful_whose_middle_is_too_late_nobody_waits_for_an_interval() -> None:
     """A search for the capacity took a P95 of 37 s at a limit of 0.8 s for undecided, of eleven requests."""
     slow = measurement(*(timeline(2.0 + n, gaps_s=(0.02,)) for n in range(5)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.measure.intervals import FEWEST, by_class, interval_of, interval_of_gaps
+from headrace.measure.intervals import FEWEST, by_class, fewest, interval_of, interval_of_gaps
 from tests.measure.samples import failure, measurement, timeline
 
 
@@ -51,3 +51,9 @@ def test_the_same_run_has_the_same_intervals() -> None:
     values = np.random.default_rng(1).exponential(1.0, 100).tolist()
 
     assert interval_of(values, [50, 95]) == interval_of(values, [50, 95])
+
+
+def test_a_percentile_needs_so_many_requests_that_the_slowest_is_surely_beyond_it() -> None:
+    assert (fewest(50), fewest(95), fewest(99)) == (20, 72, 368)
+    some = by_class(measurement(*(timeline(0.1 + n, gaps_s=(0.1,)) for n in range(72))))["short"]
+    assert set(some["ttft_s"]) == {"p50", "p95"}

@@ -14,7 +14,8 @@ from headrace.cli.wording import Wording
 from headrace.core.measurement import ALL, Measurement
 from headrace.core.objective import Objectives
 from headrace.measure.capacity import Capacity, Found, Probe, find
-from headrace.measure.goodput import Verdict, judged, overall
+from headrace.measure.goodput import Judged, Verdict, judged, overall
+from headrace.measure.intervals import fewest
 from headrace.measure.steady import steadiness
 from headrace.measure.summary import summarise
 from headrace.measure.validity import check
@@ -79,13 +80,17 @@ def probe_of(rate: float, measurement: Measurement, objectives: Objectives) -> P
     )
 
 
-def _worst(judgements: list[Any]) -> str:
+def _worst(judgements: list[Judged]) -> str:
     """The objective that decided: the one that is furthest beyond its limit."""
     if not judgements:
         return "nothing was due after the warm-up"
     worst = max(judgements, key=lambda each: each.value_s / each.objective.limit_s)
     value = "more failed" if worst.value_s == float("inf") else seconds(worst.value_s)
-    return f"{worst.request_class} {worst.objective.metric} p{worst.objective.percentile:g} {value}"
+    few = f", of too few requests ({fewest(worst.objective.percentile)} are needed)"
+    return (
+        f"{worst.request_class} {worst.objective.metric} p{worst.objective.percentile:g} {value}"
+        f"{few if worst.verdict is Verdict.UNDECIDED and worst.interval_s is None else ''}"
+    )
 
 
 def _said(objectives: Objectives) -> str:

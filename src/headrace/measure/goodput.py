@@ -17,7 +17,7 @@ import numpy as np
 from headrace.core.measurement import ALL, Measurement
 from headrace.core.objective import Metric, Objective, Objectives, is_good, of_class
 from headrace.core.timeline import Failure, Timeline
-from headrace.measure.intervals import FEWEST, Interval, Resampled, interval_of_gaps
+from headrace.measure.intervals import FEWEST, Interval, Resampled, fewest, interval_of_gaps
 
 FEW = 5
 """Requests, from which on a median beyond the limit is a promise missed, though no interval can be drawn."""
@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     MET = "met"
     MISSED = "missed"
     UNDECIDED = "undecided"
-    """Its interval has the limit in it, or there were too few requests for an interval."""
+    """Its interval has the limit in it, or there were too few requests for an interval of that percentile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,10 @@ def _judge(objective: Objective, name: str, results: Sequence[Timeline | Failure
         verdict = Verdict.MISSED
     else:
         verdict = _verdict(objective.limit_s, value_s, interval_s)
+    if objective.metric is not Metric.ITL and len(results) < fewest(objective.percentile):
+        # its upper end would be the slowest, which is too low
+        verdict = Verdict.UNDECIDED if verdict is Verdict.MET else verdict
+        interval_s = None
     return Judged(objective, name, value_s, interval_s, verdict)
 
 

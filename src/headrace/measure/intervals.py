@@ -6,11 +6,13 @@ Requests that were in the queue together are slow together, so single ones must 
 were news of its own. Whole blocks of neighbours are (the circular block bootstrap: Politis and Romano
 1992, after Künsch 1989), as long as the cube root of their number. A request brings all of its token
 gaps along. The interval is of the percentiles that come out (Efron's percentile interval). It is about
-chance within this run: it knows nothing of another day, nor of the machine's other guests.
+chance within this run: it knows nothing of another day, nor of the machine's other guests; and near the
+knee, where one queue makes a hundred neighbours slow, it is too narrow (docs/measuring.md).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +51,15 @@ class Resampled:
         starts = np.random.default_rng(seed).integers(0, count, (rounds, blocks, 1))
         drawn = (starts + np.arange(length)) % count
         return cls(drawn.reshape(rounds, -1)[:, :count])
+
+
+def fewest(percentile: float) -> int:
+    """Requests from which on the slowest of all is beyond the percentile as surely as an interval's end is.
+
+    Of n that know nothing of each other all are below it with a chance of (percentile / 100)^n.
+    """
+    outside = (1 - CONFIDENCE) / 2
+    return max(FEWEST, ceil(log(outside) / log(percentile / 100)))
 
 
 def interval_of(values: Sequence[float], percentiles: Sequence[float]) -> list[Interval] | None:
@@ -111,7 +122,11 @@ def _latencies(timelines: Sequence[Timeline]) -> Latencies:
         "e2e_s": interval_of([timeline.e2e_s for timeline in timelines], PERCENTILES),
     }
     return {
-        latency: {f"p{percentile}": each for percentile, each in zip(PERCENTILES, intervals, strict=True)}
+        latency: {
+            f"p{percentile}": each
+            for percentile, each in zip(PERCENTILES, intervals, strict=True)
+            if latency == "itl_s" or len(timelines) >= fewest(percentile)
+        }
         for latency, intervals in found.items()
         if intervals is not None
     }

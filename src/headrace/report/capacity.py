@@ -6,18 +6,20 @@ from rich.text import Text
 
 from headrace.core.objective import Objectives
 from headrace.measure.capacity import Capacity, Found, Probe
+from headrace.measure.goodput import Verdict
 
 _ENDED = {
     Found.NO_STEADY_STATE: "NO STEADY STATE: even at the lowest rate tried the queue grew.",
     Found.NEVER_MET: "NOT MET: even at the lowest rate tried, where the server kept up, it was too slow.",
     Found.NEVER_MISSED: "NOT REACHED: at the highest rate tried it still met. Start higher with --rate.",
     Found.CLIENT_LIMIT: "NOT REACHED: this client cannot send more. Give it more CPU, or another machine.",
-    Found.UNDECIDED: "UNDECIDED: the runs were too short to tell. Raise --duration.",
 }
 
 
 def print_capacity(capacity: Capacity, objectives: Objectives, console: Console) -> None:
     console.print(Text(headline(capacity), style="bold"))
+    if said := grounds(capacity):
+        console.print(Text(said))
     console.print(Text("; ".join(map(str, objectives)), style="dim"))
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
@@ -25,27 +27,46 @@ def print_capacity(capacity: Capacity, objectives: Objectives, console: Console)
     table.add_column("verdict", no_wrap=True)
     table.add_column("why")
     for probe in sorted(capacity.probes, key=lambda each: each.rate):
-        table.add_row(f"{probe.rate:.3g} /s", _verdict(probe), Text(probe.why))
+        table.add_row(f"{probe.rate:.3g} /s", verdict_of(probe), Text(probe.why))
     console.print(table)
 
 
 def probe_line(probe: Probe) -> str:
-    return f"  {probe.rate:.3g} /s: {_verdict(probe)}, {probe.why}"
+    return f"  {probe.rate:.3g} /s: {verdict_of(probe)}, {probe.why}"
 
 
-def _verdict(probe: Probe) -> str:
+def verdict_of(probe: Probe) -> str:
     return str(probe.verdict) if probe.is_valid else "invalid"
 
 
 def headline(capacity: Capacity) -> str:
-    known = []
-    if capacity.met is not None:
-        known.append(f"it met at {capacity.met:.3g} /s")
-    if capacity.missed is not None:
-        known.append(f"missed at {capacity.missed:.3g} /s")
     if capacity.found is Found.FOUND:
-        above = f"{capacity.missed:.3g}" if capacity.missed is not None else "more"
-        edge = f"the edge is between {capacity.met:.3g} and {above}"
-        return f"CAPACITY: {capacity.met:.3g} requests a second; {edge}."
-    tail = f" ({' and '.join(known)})" if known else ""
-    return _ENDED[capacity.found] + tail
+        return f"CAPACITY: {_between(capacity)}."
+    if capacity.found is Found.UNDECIDED:
+        return f"UNDECIDED {_between(capacity)}: longer runs can tell more. Raise --duration."
+    return _ENDED[capacity.found]
+
+
+def _between(capacity: Capacity) -> str:
+    match capacity.met, capacity.missed:
+        case None, None:
+            return "at any rate"
+        case None, float(missed):
+            return f"below {missed:.3g} requests a second"
+        case float(met), None:
+            return f"above {met:.3g} requests a second"
+        case met, missed:
+            return f"between {met:.3g} and {missed:.3g} requests a second"
+
+
+def grounds(capacity: Capacity) -> str:
+    """How often each end was tried, and what came of it."""
+    ends = ((Verdict.MET, capacity.met), (Verdict.MISSED, capacity.missed))
+    said = [_end(capacity, verdict, rate) for verdict, rate in ends if rate is not None]
+    return f"It {' and '.join(said)}." if said else ""
+
+
+def _end(capacity: Capacity, verdict: Verdict, rate: float) -> str:
+    runs = sum(p.rate == rate and p.is_valid and p.verdict is verdict for p in capacity.probes)
+    times = "in one run alone" if runs == 1 else f"in {runs} runs"
+    return f"{verdict} at {rate:.3g} /s {times}"

@@ -3,9 +3,10 @@
 pygal draws; here is only what all of this project's charts have in common (docs/decisions/0011).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from math import floor, log10
+from math import ceil, floor, log10
+from typing import Any
 from xml.etree.ElementTree import tostring
 
 import pygal
@@ -55,17 +56,19 @@ COMMON = {
     "truncate_label": -1,
     "truncate_legend": -1,
 }
-_DECADE = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000)
+WIDE_DECADES = 4
+"""From so many on, a logarithmic axis has room for the powers of ten alone."""
+MOST_TICKS = 6
 
 Points = Sequence[tuple[float, float]]
 
 
 def cumulative_chart(title: str, x_title: str, series: Mapping[str, Points]) -> str:
-    """Shares up to a value, over values of 1 and more on a logarithmic axis."""
+    """Shares up to a value, over values of more than 0 on a logarithmic axis."""
     values = [value for points in series.values() for value, _ in points]
-    first, last = floor(log10(min(values))), floor(log10(max(values))) + 1
-    chart = pygal.XY(title=title, x_title=x_title, show_dots=False, range=(0, 1), **COMMON)
-    chart.x_labels = [{"value": log10(tick), "label": f"{tick:,}"} for tick in _DECADE[first : last + 1]]
+    chart = pygal.XY(title=title, x_title=x_title, show_dots=False, range=(0, 1), **in_one_row(series))
+    ticks = _log_ticks(min(values), max(values))
+    chart.x_labels = [{"value": log10(tick), "label": _plain(tick)} for tick in ticks]
     chart.y_labels = [{"value": share / 4, "label": f"{share * 25} %"} for share in range(5)]
     for name, points in series.items():
         chart.add(name, [(log10(value), share) for value, share in points])
@@ -80,6 +83,38 @@ def stacked_bars(title: str, labels: Sequence[str], every: int, series: Mapping[
     for name, values in series.items():
         chart.add(name, list(values))
     return to_svg(chart)
+
+
+def in_one_row(series: Mapping[str, object]) -> dict[str, Any]:
+    """What all charts have in common, and the names of the series beside each other."""
+    return COMMON | {"legend_at_bottom_columns": max(1, min(len(series), 4))}
+
+
+def from_nothing(values: Iterable[float]) -> list[dict[str, float | str]]:
+    """Labels of an axis from 0 to the largest of `values`, few enough to stand apart."""
+    most = max((value for value in values if value > 0), default=1.0)
+    step = next(step for step in _steps(most / MOST_TICKS) if most / step <= MOST_TICKS)
+    places = (step * number for number in range(ceil(most / step) + 1))
+    return [{"value": place, "label": _plain(place)} for place in places]
+
+
+def _steps(least: float) -> list[float]:
+    """1, 2 and 5 times powers of ten, from below `least` on."""
+    exponent = floor(log10(least))
+    return [digit * 10.0**power for power in (exponent, exponent + 1) for digit in (1, 2, 5)]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    first, last = floor(log10(low)), floor(log10(high)) + 1
+    digits = (1,) if last - first > WIDE_DECADES else (1, 2, 5)
+    ticks = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
+    below = max(tick for tick in ticks if tick <= low)
+    above = min(tick for tick in ticks if tick >= high)
+    return [tick for tick in ticks if below <= tick <= above]
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.10g}"
 
 
 def to_svg(chart: pygal.Graph) -> str:

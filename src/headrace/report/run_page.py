@@ -19,16 +19,18 @@ from headrace.measure.goodput import goodput, judged
 from headrace.measure.intervals import by_class
 from headrace.measure.server_metrics import Quantity, told
 from headrace.measure.summary import ClassSummary, summarise
-from headrace.measure.validity import check
 from headrace.report.charts import Points, cumulative_chart
 from headrace.report.page import Section, Table, page
 from headrace.report.run_charts import boxes, lines_over
+from headrace.report.run_lead import run_lead
 from headrace.report.terminal import notes
+from headrace.report.trust import between, bounded
 from headrace.report.units import seconds
 
 MOST_DOTS = 1_500
 """A page of a hundred thousand circles opens on no machine."""
 STEPS = 200
+SHORTEST_MS = 0.01
 BINS = 120
 _LATENCIES = (("TTFT", "ttft_s"), ("ITL", "itl_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s"))
 
@@ -36,18 +38,9 @@ Floats = NDArray[np.float64]
 
 
 def run_page(measurement: Measurement, objectives: Objectives | None = None) -> str:
-    checked = check(measurement)
     summaries = summarise(measurement)
     sections = [
-        Section(
-            "What was measured",
-            facts=(
-                ("load", measurement.workload),
-                ("model", measurement.model),
-                ("believed", "yes" if checked.is_valid else f"NO: {'; '.join(checked.reasons)}"),
-            ),
-            table=_rates(measurement),
-        )
+        Section("What was measured", facts=(("model", measurement.model),), table=_rates(measurement))
     ]
     if objectives:
         sections.append(_promises(measurement, objectives))
@@ -64,7 +57,8 @@ def run_page(measurement: Measurement, objectives: Objectives | None = None) -> 
         ]
     sections.append(Section("Notes", sentences=tuple(notes(measurement, summaries))))
     footer = f"headrace {__version__}. Latencies count from when a request was due. Percentiles interpolate."
-    return page(f"headrace bench {measurement.target}", measurement.workload, tuple(sections), footer)
+    title = f"headrace bench {measurement.target}"
+    return page(title, measurement.workload, tuple(sections), footer, run_lead(measurement, objectives))
 
 
 def _shown(measurement: Measurement) -> list[tuple[str, ClassSummary]]:
@@ -101,7 +95,8 @@ def _latencies(measurement: Measurement) -> Table:
             between = f"{seconds(sure[0])} to {seconds(sure[1])}" if sure else ""
             cells = (found.mean, found.p50, found.p95)
             rows.append((name, label, *map(seconds, cells), between, seconds(found.p99)))
-    return Table(("class", "latency", "mean", "P50", "P95", "95 % sure", "P99"), tuple(rows))
+    head = ("class", "latency", "mean", "P50", "P95", "P95, 95 % sure", "P99")
+    return Table(head, tuple(rows), texts=frozenset({0, 1}))
 
 
 def _promises(measurement: Measurement, objectives: Objectives) -> Section:
@@ -109,7 +104,8 @@ def _promises(measurement: Measurement, objectives: Objectives) -> Section:
         (
             each.request_class,
             str(each.objective).rpartition(": ")[2],
-            "more failed" if each.value_s == float("inf") else seconds(each.value_s),
+            bounded(each.value_s),
+            between(each),
             each.verdict.value,
         )
         for each in judged(measurement, objectives)
@@ -119,9 +115,10 @@ def _promises(measurement: Measurement, objectives: Objectives) -> Section:
         for name, good in goodput(measurement, objectives).items()
         if name != ALL
     )
-    return Section(
-        "Promises", table=Table(("class", "objective", "measured", "verdict"), rows), sentences=said
-    )
+    if len(measurement.timelines) < len(measurement.measured):
+        said += ("What failed counts here as later than any limit, and in no percentile of the next table.",)
+    head = ("class", "objective", "measured", "95 % sure", "verdict")
+    return Section("Promises", table=Table(head, rows, texts=frozenset({0, 1, 4})), sentences=said)
 
 
 def _over_time(measurement: Measurement) -> Iterator[str]:
@@ -175,18 +172,18 @@ def _distributions(measurement: Measurement) -> Iterator[str]:
     for name in sorted({each.request_class for each in measurement.timelines}):
         timelines = [each for each in measurement.timelines if each.request_class == name]
         ttft[name] = [1e3 * each.ttft_s for each in timelines]
-        gaps_us = [1e6 * (b - a) for each in timelines for a, b in pairwise(each.token_at)]
-        if gaps_us:
-            gaps[name] = _curve(gaps_us)
+        gaps_ms = [1e3 * (b - a) for each in timelines for a, b in pairwise(each.token_at)]
+        if gaps_ms:
+            gaps[name] = _curve(gaps_ms)
     if gaps:
-        yield cumulative_chart("Share of the gaps between tokens up to a length", "microseconds", gaps)
+        yield cumulative_chart("Share of the gaps between tokens (ITL) up to a length", "ms", gaps)
     yield boxes("TTFT by class, ms", {name: _sample(values) for name, values in ttft.items()})
 
 
 def _curve(values: Sequence[float]) -> Points:
     ordered = np.sort(np.asarray(values))
     # Tokens of one event have no gap, which a logarithmic axis does not know; nor is it to begin there.
-    ordered = np.maximum(ordered, max(1.0, float(np.percentile(ordered, 1))))
+    ordered = np.maximum(ordered, max(SHORTEST_MS, float(np.percentile(ordered, 1))))
     places = np.unique(np.linspace(0, len(ordered) - 1, STEPS).astype(np.int64))
     shares = (places + 1) / len(ordered)
     return list(zip(ordered[places].tolist(), shares.tolist(), strict=True))

@@ -145,8 +145,8 @@ def print_objectives(measurement: Measurement, objectives: Objectives, console: 
         table.add_row(
             Text(each.request_class),
             str(each.objective).rpartition(": ")[2],
-            _value(each.value_s),
-            _interval(each),
+            bounded(each.value_s),
+            between(each),
             Text(each.verdict, style=_STYLE[each.verdict]),
         )
     console.print(table)
@@ -170,12 +170,14 @@ def _arrivals(checked: Check) -> str:
     )
 
 
-def _interval(each: Judged) -> str:
+def between(each: Judged) -> str:
+    """The interval of a percentile that was promised."""
     if each.interval_s is None:
         return "too few"
     low, high = each.interval_s
-    return f"{_value(low)} to {_value(high)}"
+    return f"{bounded(low)} to {bounded(high)}"
 
 
-def _value(value_s: float) -> str:
+def bounded(value_s: float) -> str:
+    """A percentile that failures may have made infinite."""
     return "failed" if value_s == float("inf") else seconds(value_s)
