@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,7 +38,7 @@ def main() -> None:
     rows = read_rows(options.record)
     missing = [each for each in wanted if f"{each[0]}, {each[1]}" not in rows]
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        for row in pool.map(one_case, missing):
+        for row in pool.map(partial(one_case, memory=options.memory), missing):
             rows[row.case] = row
             keep(row, options.record)
             print_row(row)
@@ -52,6 +53,9 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="*", metavar="WORKLOAD/TARGET", help="such as code/l4 (default: all)")
     parser.add_argument("--record", type=Path, help="JSON lines of rows: those there are not made again")
+    parser.add_argument(
+        "--memory", type=Path, help="file of what twins said: nothing there is simulated again"
+    )
     parser.add_argument("--workers", type=int, default=2, help="cases at once (default 2)")
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     return parser.parse_args()

@@ -108,22 +108,22 @@ def _documents() -> Requests:
 
 
 def _batch() -> Requests:
-    """Long answers to short prompts, coming evenly: throughput is all that matters."""
+    """Short prompts coming evenly, hundreds answered at once: throughput is all that matters."""
     return tuple(
-        TraceRequest(0.25 * number, 60 + 37 * number % 240, 150 + 53 * number % 350) for number in range(600)
+        TraceRequest(0.25 * number, 60 + 37 * number % 240, 50 + 53 * number % 150) for number in range(1500)
     )
 
 
 _CONVERSATION = "azure_2023/AzureLLMInferenceTrace_conv.csv"
 _CODE = "azure_2023/AzureLLMInferenceTrace_code.csv"
 _MOONCAKE = "mooncake_conversation/slice_head_conversation_trace.jsonl"
-_AGENTS = "agents/slice_taubench_blk64.jsonl"
+_AGENTS = "agents/slice_miniswe_blk64.jsonl"
 
 TRAFFIC: dict[str, Traffic] = {
     "conversation": Traffic(_trace(_CONVERSATION, 300), 1500, 15_000),
     "code": Traffic(_trace(_CODE, 300), 2000, 15_000),
     "mooncake": Traffic(_trace(_MOONCAKE, 250, is_ticking=True), 6000, 15_000),
-    "agents": Traffic(_again(_trace(_AGENTS, 450), 5), 4000, 15_000),
+    "agents": Traffic(_again(_trace(_AGENTS, 400), 2), 4000, 15_000),
     "documents": Traffic(_documents, 500, 15_000),
     "batch": Traffic(_batch, 10_000, 15_000),
 }
@@ -146,12 +146,12 @@ ASKED: dict[tuple[str, str], Asked] = {
     ("code", "l4"): Asked(0.04, _both("3s", "10s", "400ms")),
     ("documents", "h100"): Asked(5.0, _both("150ms", "1s", "30ms")),
     ("documents", "l4"): Asked(0.5, "short: p95 ttft < 1s; long: p95 ttft < 20s", Aim.LATENCY),
-    ("agents", "h100"): Asked(40.0, _both("400ms", "1s", "40ms")),
-    ("agents", "l4"): Asked(4.0, _both("4s", "8s", "200ms")),
+    ("agents", "h100"): Asked(15.0, _both("400ms", "1s", "40ms")),
+    ("agents", "l4"): Asked(0.8, _both("4s", "8s", "200ms")),
     ("conversation", "h100"): Asked(3.0, _both("300ms", "1s", "30ms")),
     ("conversation", "l4"): Asked(0.15, _both("2s", "6s", "150ms")),
     ("batch", "h100"): Asked(20.0, "p95 ttft < 500ms, p95 tpot < 30ms"),
-    ("batch", "l4"): Asked(0.5, "p95 ttft < 10s, p95 tpot < 120ms"),
+    ("batch", "l4"): Asked(2.0, "p95 ttft < 10s, p95 tpot < 120ms"),
     ("mooncake", "h100"): Asked(1.2, _both("500ms", "3s", "50ms")),
     ("mooncake", "l4"): Asked(0.03, _both("4s", "15s", "250ms")),
 }

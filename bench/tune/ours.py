@@ -5,7 +5,9 @@ Truth + how wrong -> Tuned(conclusion, runs)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from bench.tune.kept import kept
 from bench.tune.truth import Server, Truth
 from bench.tune.twins import Twin, miscalibrated
 from headrace.core.conclusion import Conclusion
@@ -27,10 +29,11 @@ class Tuned:
         return self.conclusion.recommended
 
 
-def tune(truth: Truth, off: Sequence[float], seed: int, most_runs: int) -> Tuned:
+def tune(truth: Truth, off: Sequence[float], seed: int, most_runs: int, memory: Path | None = None) -> Tuned:
+    """`memory`: a file of what twins said (bench/tune/kept.py)."""
     case = truth.case
     twin = Twin(case.requests, miscalibrated(case.cost, off), case.space.site.start, case.goal)
-    problem = Problem(case.goal, case.space, Remembered(twin))
+    problem = Problem(case.goal, case.space, Remembered(kept(twin, memory)))
     server, runs = Server(truth, seed), list[Run]()
     while True:
         step = next_trial(problem, runs, Room(most_runs - len(runs)))

@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from statistics import median
 
 from bench.tune.cases import ASKED, case_of
@@ -18,7 +19,7 @@ OFF = ((1.15, 0.88, 1.2, 0.85), (0.87, 1.14, 0.84, 1.18))
 MOST_RUNS = 16
 SEEDS = 3
 PATIENCE = 60
-"""Trials after which a rival that draws settings gives up. The others go on to their end."""
+"""Trials after which a rival gives up, if it has not ended."""
 SLACK = 0.995
 """Of our share: capacities are told to 1 %."""
 
@@ -53,11 +54,11 @@ class Row:
     rivals: dict[str, Rivalled]
 
 
-def one_case(which: tuple[str, str]) -> Row:
-    truth = Truth.of(case_of(*which))
+def one_case(which: tuple[str, str], memory: Path | None = None) -> Row:
+    truth = Truth.of(case_of(*which), memory)
     best, best_value = truth.best()
     place = list(ASKED).index(which)
-    tuned = tune(truth, OFF[place % len(OFF)], seed=place, most_runs=MOST_RUNS)
+    tuned = tune(truth, OFF[place % len(OFF)], seed=place, most_runs=MOST_RUNS, memory=memory)
     share = truth.value(tuned.chosen) / best_value
     return Row(
         case=truth.case.name,
@@ -76,8 +77,8 @@ def one_case(which: tuple[str, str]) -> Row:
 
 def rivalled(name: str, truth: Truth, tuned: Tuned, our_value: float, best_value: float) -> Rivalled:
     """With the same number of trials, and until the same quality; medians where chance decides."""
-    seeds, most = (range(SEEDS), PATIENCE) if name in SEEDED else (range(1), inf)
-    climbs = [play(RIVALS[name], Server(truth, 1000 + seed, most=most), seed) for seed in seeds]
+    seeds = range(SEEDS if name in SEEDED else 1)
+    climbs = [play(RIVALS[name], Server(truth, 1000 + seed, most=PATIENCE), seed) for seed in seeds]
     shares = [value_after(truth, climb, len(tuned.runs)) / best_value for climb in climbs]
     needed = median(trials_until(truth, climb, SLACK * our_value) for climb in climbs)
     ends = median(truth.value(climb.best) for climb in climbs) / best_value
@@ -93,7 +94,4 @@ def value_after(truth: Truth, climb: Climb, trials: int) -> float:
 
 def trials_until(truth: Truth, climb: Climb, value: float) -> float:
     """To hold such a setting for the best, at some time; infinite if never."""
-    return next(
-        (float(runs) for runs, overrides in climb.history if truth.value(overrides) >= value),
-        inf,
-    )
+    return next((float(runs) for runs, overrides in climb.history if truth.reaches(overrides, value)), inf)

@@ -2,32 +2,25 @@
 
     Case --Truth--> value(overrides), best()        run(overrides, load) -> Grade, noisy, counted
 
-A capacity is told to 1 %. Every setting of the grid races up the ladder of loads as in `tune.explore`, but
-all of them, on the true machine, and those within a rung of the highest are told apart by bisection.
+A capacity is told to 1 %, by bisection. Of the grid every setting is tried at 1 % more than the best of those
+before it carries, in an order drawn once: whoever meets there is the best from then on.
 """
 
 from dataclasses import dataclass, field, replace
 from math import exp, inf, log
+from pathlib import Path
 
 import numpy as np
 
 from bench.tune.cases import Case
+from bench.tune.kept import kept
 from bench.tune.twins import Twin
 from headrace.core.goal import Aim
 from headrace.core.grade import Attained, ClassGrade, Grade
 from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult
-from headrace.tune.twin import (
-    HIGHEST_RUNG,
-    LOWEST_RUNG,
-    Point,
-    Remembered,
-    highest_rung,
-    load_of,
-    settings_key,
-)
+from headrace.tune.twin import Point, Remembered, highest_rung, load_of, rung_of, settings_key
 
-STRIDES = (8, 4, 2, 1)
 FINE = 0.01
 """Of a capacity."""
 NOISE = 0.04
@@ -43,8 +36,10 @@ class Truth:
     values: dict[object, float] = field(default_factory=dict[object, float])
 
     @classmethod
-    def of(cls, case: Case) -> "Truth":
-        return cls(case, Remembered(Twin(case.requests, case.cost, case.space.site.start, case.goal)))
+    def of(cls, case: Case, memory: Path | None = None) -> "Truth":
+        """`memory`: a file of what twins said (bench/tune/kept.py)."""
+        twin = Twin(case.requests, case.cost, case.space.site.start, case.goal)
+        return cls(case, Remembered(kept(twin, memory)))
 
     def meets(self, overrides: Overrides, load: float) -> bool:
         found = self.twin([Point(overrides, load)])[0]
@@ -57,29 +52,27 @@ class Truth:
             self.values[key] = self._value(self.case.space.canonical(overrides))
         return self.values[key]
 
+    def reaches(self, overrides: Overrides, value: float) -> bool:
+        """Whether it is worth so much, told by one simulation."""
+        if self.case.goal.aim is Aim.LATENCY:
+            return self.value(overrides) >= value
+        return self.meets(self.case.space.canonical(overrides), float(f"{value:.6g}"))
+
     def best(self) -> tuple[Overrides, float]:
-        """Of all settings."""
+        """Of all settings: whichever reaches more than the best before it."""
         settings = self.grid()
-        if self.case.goal.aim is not Aim.LATENCY:
-            settings = self._race(settings)
-        best = max(settings, key=self.value)
-        return best, self.value(best)
+        if self.case.goal.aim is Aim.LATENCY:
+            best = max(settings, key=self.value)
+            return best, self.value(best)
+        best, value = dict[str, int | float | bool | str](), self.value({})
+        for place in np.random.default_rng(0).permutation(len(settings)):
+            overrides = settings[int(place)]
+            if self.reaches(overrides, (1 + FINE) * value) and self.value(overrides) > value:
+                best, value = overrides, self.value(overrides)
+        return best, value
 
     def grid(self) -> list[Overrides]:
         return self.case.space.grid([lever.name for lever in self.case.space.levers], most=10**6)
-
-    def _race(self, settings: list[Overrides]) -> list[Overrides]:
-        """All that reach a rung below the highest that any reaches."""
-        start = highest_rung(lambda rung: self.meets({}, load_of(rung)))
-        rung = LOWEST_RUNG if start is None else start
-        kept = [each for each in settings if self.meets(each, load_of(rung))]
-        for stride in STRIDES:
-            while rung + stride <= HIGHEST_RUNG:
-                above = [each for each in kept if self.meets(each, load_of(rung + stride))]
-                if not above:
-                    break
-                kept, rung = above, rung + stride
-        return kept
 
     def _value(self, overrides: Overrides) -> float:
         if self.case.goal.aim is Aim.LATENCY:
@@ -93,7 +86,8 @@ class Truth:
             ):
                 return 0.0
             return 1 / found.ratio
-        rung = highest_rung(lambda rung: self.meets(overrides, load_of(rung)))
+        near = rung_of(self.value({}) or 1.0) if overrides else 0
+        rung = highest_rung(lambda rung: self.meets(overrides, load_of(rung)), near)
         if rung is None:
             return 0.0
         low, high = load_of(rung), load_of(rung + 1)

@@ -8,13 +8,14 @@ import pytest
 
 from bench.tune.__main__ import keep, read_rows, to_json
 from bench.tune.cases import Case, powers_of_two
+from bench.tune.kept import Kept, kept
 from bench.tune.ours import tune
 from bench.tune.rivals import Climb, Rival, by_hand, full_grid, play, random_search
 from bench.tune.rows import Rivalled, Row, trials_until, value_after
 from bench.tune.truth import Server, Spent, Truth, slowed
-from bench.tune.twins import miscalibrated
+from bench.tune.twins import Twin, miscalibrated
 from headrace.cli.costs import load_cost
-from headrace.core.cost import Residual, StepShape
+from headrace.core.cost import Pace, Residual, StepShape
 from headrace.core.goal import Aim, Goal
 from headrace.core.grade import Grade
 from headrace.core.objective import parse_objectives
@@ -43,6 +44,30 @@ def truth(aim: Aim = Aim.CAPACITY) -> Truth:
     levers = tuple(replace(lever, choices=tuple(lever.near(lever.start, 2))) for lever in few.levers)
     goal = Goal(aim, parse_objectives("short: p95 ttft < 60ms; long: p95 ttft < 1s"))
     return Truth.of(Case("tiny", REQUESTS, load_cost("llama-3.1-8b/h100"), replace(few, levers=levers), goal))
+
+
+def test_what_a_twin_said_is_read_and_not_simulated_again(tmp_path: Path) -> None:
+    twin = truth().twin.predict
+    assert isinstance(twin, Twin)
+    first = kept(twin, tmp_path / "said.db")
+    assert isinstance(first, Kept)
+    points = [Point({}), Point({"max_num_batched_tokens": 16}), Point({}, 1.05, Pace(1.1, 0.9))]
+    said = first(points)
+    assert isinstance(said[1], NoResult)
+    assert Kept(replace(twin, requests=()), first.path, first.name)(points) == said == twin(points)
+
+
+def test_another_twin_is_not_given_what_this_one_said(tmp_path: Path) -> None:
+    twin = truth().twin.predict
+    assert isinstance(twin, Twin)
+    others = (
+        replace(twin, cost=miscalibrated(twin.cost, (1.1,))),
+        replace(twin, goal=replace(twin.goal, aim=Aim.LATENCY)),
+        replace(twin, requests=twin.requests[:-1]),
+    )
+    found = [kept(each, tmp_path / "said.db") for each in (twin, *others)]
+    names = {each.name for each in found if isinstance(each, Kept)}
+    assert len(names) == len(found)
 
 
 @pytest.mark.slow
