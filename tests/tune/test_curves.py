@@ -4,7 +4,8 @@ from headrace.core.grade import Grade
 from headrace.core.trial import Purpose, Run
 from headrace.tune.belief import View, view_of
 from headrace.tune.curves import explain
-from tests.tune.model import CAPACITY, LATENCY, off_by, problem
+from headrace.tune.twin import Point
+from tests.tune.model import CAPACITY, LATENCY, START, graded, off_by, problem
 
 TOKENS = "max_num_batched_tokens"
 
@@ -39,6 +40,25 @@ def test_the_knee_is_the_least_value_within_two_per_cent_of_the_best() -> None:
     at = [point.value for point in seqs.points].index(seqs.knee)
     assert capacities[at] >= 0.98 * max(capacities)
     assert all(each < 0.98 * max(capacities) for each in capacities[:at])
+
+
+def test_a_value_that_meets_at_no_load_is_no_knee_however_near_it_comes() -> None:
+    def twin(point: Point) -> Grade:
+        seqs = int(point.overrides.get("max_num_seqs", START["max_num_seqs"]))
+        is_met = seqs > 32 and point.load <= 0.3
+        return graded(0.2 if is_met else 0.404, 0.01, point.load, CAPACITY)
+
+    start = twin(Point({}))
+    seen = view_of(problem(twin=twin), [Run({}, 1.0, Purpose.BASELINE, start)] * 2)
+    curves = {curve.lever: curve for curve in explain(seen, {}, 0.3).curves}
+    assert curves["max_num_seqs"].knee == 48
+
+
+def test_a_step_that_changes_nothing_says_so() -> None:
+    seen = view_of(problem(twin=lambda point: graded(0.2, 0.01, point.load, CAPACITY)), [])
+    steps = [step for curve in explain(seen, {}, 1.0).curves for step in curve.steps]
+    assert steps
+    assert all(step.endswith(": no change") for step in steps)
 
 
 def test_a_lever_that_does_nothing_has_no_knee() -> None:

@@ -1,11 +1,14 @@
 """The twin's best is found though neighbours that come to the same are many."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from headrace.core.cost import Pace
 from headrace.core.grade import Grade
 from headrace.tune.explore import explore
-from headrace.tune.space import CAP, SEQS
+from headrace.tune.space import CAP, SEQS, TOKENS
 from headrace.tune.twin import WHOLE, Point, load_of, rung_of
-from tests.tune.model import CAPACITY, grade_of, graded, problem
+from tests.tune.model import CAPACITY, LATENCY, grade_of, graded, problem
 
 
 def test_of_settings_that_come_to_the_same_the_one_with_fewest_changes_stays() -> None:
@@ -36,3 +39,32 @@ def test_a_neighbour_that_carries_more_is_found_behind_many_that_are_nearer_to_n
     assert found is not None
     assert found.overrides == {CAP: best}
     assert found.load == load_of(10)
+
+
+def test_a_change_that_gains_two_per_cent_is_not_worth_making_but_one_that_gains_five_is() -> None:
+    def twin_with(gain: float) -> Callable[[Point], Grade]:
+        def twin(point: Point) -> Grade:
+            ratio = 0.5 if CAP in point.overrides else 1.0
+            ratio *= 1 - gain if TOKENS in point.overrides else 1.0
+            return graded(0.4 * ratio, 0.01, point.load, LATENCY)
+
+        return twin
+
+    trifle, gain = (
+        explore(problem(LATENCY, twin=twin_with(gain)), Pace()).candidates for gain in (0.02, 0.05)
+    )
+    assert trifle[0].overrides.keys() == {CAP}
+    assert gain[0].overrides.keys() == {CAP, TOKENS}
+
+
+def test_of_settings_that_are_as_good_the_one_that_keeps_others_waiting_least_is_taken() -> None:
+    def twin(point: Point) -> Grade:
+        cap = int(point.overrides.get(CAP, 0))
+        found = graded(0.4 * {64: 0.50, 96: 0.51}.get(cap, 1.0), 0.01, point.load, LATENCY)
+        (own,) = found.classes
+        others = replace(own, request_class="long", ttft_p95_s=6.6 if cap == 64 else 5.3)
+        return replace(found, classes=(own, others))
+
+    best = explore(problem(LATENCY, twin=twin), Pace()).best
+    assert best is not None
+    assert best.overrides == {CAP: 96}

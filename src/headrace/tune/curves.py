@@ -6,7 +6,7 @@ All simulated at the pace that the runs showed, so it is the corrected twin that
 simulations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf
 
@@ -17,6 +17,7 @@ from headrace.core.conclusion import (
     FrontierPoint,
     ObviousMove,
 )
+from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult
 from headrace.tune.belief import View
@@ -26,6 +27,8 @@ from headrace.tune.twin import Point, grades, highest_rung, load_of, rung_of, se
 
 KNEE = 0.02
 """What is within this share of the best is no longer a gain."""
+TOLD = 0.01
+"""Of a figure, what is told of a step from one value to the next."""
 LOADS = (0.5, 0.7, 0.85, 1.0, 1.15)
 """Of the load of the comparison, for the frontier."""
 MOVES: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = (
@@ -63,7 +66,7 @@ def _curve(view: View, lever: Lever, winner: Overrides, load: float) -> Curve:
         lever=lever.name,
         winner=winner.get(lever.name, start),
         points=points,
-        knee=_knee(points),
+        knee=_knee(points, is_capacity=view.seeks_capacity),
         steps=tuple(_step(one, other) for one, other in pairwise(points)),
     )
 
@@ -80,15 +83,15 @@ def _capacity(view: View, overrides: Overrides, load: float) -> float | None:
     return None if rung is None else load_of(rung)
 
 
-def _worth(point: CurvePoint) -> float:
-    """Higher is better: the capacity where one was looked for, else the nearness to the limits."""
-    if point.capacity is not None:
-        return point.capacity
+def _worth(point: CurvePoint, *, is_capacity: bool) -> float:
+    """Higher is better: the capacity where one was looked for, else how far below the limits."""
+    if is_capacity:
+        return point.capacity or 0.0
     return 0.0 if isinstance(point.grade, NoResult) else 1 / max(point.grade.ratio, 1e-9)
 
 
-def _knee(points: Sequence[CurvePoint]) -> Value | None:
-    worths = [_worth(point) for point in points]
+def _knee(points: Sequence[CurvePoint], *, is_capacity: bool) -> Value | None:
+    worths = [_worth(point, is_capacity=is_capacity) for point in points]
     best = max(worths, default=0.0)
     if best <= 0 or min(worths) >= (1 - KNEE) * best:
         return None
@@ -101,16 +104,21 @@ def _step(one: CurvePoint, other: CurvePoint) -> str:
     head = f"{one.value} -> {other.value}"
     if isinstance(one.grade, NoResult) or isinstance(other.grade, NoResult):
         return f"{head}: one of them gives no result"
-    parts: list[str] = []
+    changes = list(_changes(one, one.grade, other, other.grade))
+    told = [f"{figure} x {factor:.2f}" for figure, factor in changes if abs(factor - 1) >= TOLD]
+    return f"{head}: {', '.join(told) or 'no change'}"
+
+
+def _changes(one: CurvePoint, was: Grade, other: CurvePoint, now: Grade) -> Iterator[tuple[str, float]]:
     if one.capacity and other.capacity:
-        parts.append(f"capacity {other.capacity / one.capacity - 1:+.0%}")
-    elif one.grade.output_tokens_per_s:
-        parts.append(f"throughput {other.grade.output_tokens_per_s / one.grade.output_tokens_per_s - 1:+.0%}")
-    for before in one.grade.classes:
-        after = other.grade.of_class(before.request_class)
+        yield "capacity", other.capacity / one.capacity
+    elif was.output_tokens_per_s:
+        yield "throughput", now.output_tokens_per_s / was.output_tokens_per_s
+    for before in was.classes:
+        after = now.of_class(before.request_class)
         if after is not None and before.ttft_p95_s and after.ttft_p95_s:
-            parts.append(f"P95 TTFT of {before.request_class} x {after.ttft_p95_s / before.ttft_p95_s:.2f}")
-    return f"{head}: {', '.join(parts)}"
+            name = f" of {before.request_class}" if before.request_class else ""
+            yield f"P95 TTFT{name}", after.ttft_p95_s / before.ttft_p95_s
 
 
 def _frontier(view: View, winner: Overrides, load: float) -> tuple[FrontierPoint, ...]:

@@ -43,8 +43,9 @@ KEPT = 12
 """Candidates in a ranking."""
 STORM = 0.05
 """Preemptions for each request, beyond which a setting is unsafe."""
-ALIKE = 0.02
-"""Ratios this near to each other are taken as equal, so that fewer changes win."""
+ALIKE, ALIKE_AT_THE_EDGE = 0.03, 0.01
+"""What the best gains by less than this is not worth a further change, nor longer waits of others. At the
+edge of what it carries a little less latency may be much more load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,13 @@ class Candidate:
     def rank(self) -> tuple[float, float, int, str]:
         """Smaller is better: more load, then nearer to no wait, then fewer changes."""
         height = -inf if self.rung is None else self.rung
-        return (-height, _bucket(self.grade.ratio), len(self.overrides), str(settings_key(self.overrides)))
+        return (-height, self.grade.ratio, len(self.overrides), str(settings_key(self.overrides)))
+
+    @property
+    def cost(self) -> tuple[int, float]:
+        """What it asks for: changes, and how long everybody waits, a sum of logarithms."""
+        waits_s = (each for own in self.grade.classes for each in (own.ttft_p95_s, own.itl_p95_s))
+        return len(self.overrides), sum(log(wait_s) for wait_s in waits_s if wait_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,8 @@ def explore(
         rung = 0 if warm.best is None else warm.best.rung or 0
     tour.race([START, *settings], rung)
     tour.refine()
-    return Ranking(tour.best(KEPT), start)
+    alike = ALIKE_AT_THE_EDGE if problem.goal.seeks_capacity else ALIKE
+    return Ranking(_without_trifles(tour.best(KEPT), alike), start)
 
 
 def _scout(problem: Problem, pace: Pace, rung: int) -> tuple[list[Overrides], int]:
@@ -215,5 +223,11 @@ def _distinct(candidates: Iterable[Candidate], count: int) -> tuple[Candidate, .
     return tuple(found)
 
 
-def _bucket(ratio: float) -> float:
-    return inf if ratio in (0, inf) else round(log(ratio) / ALIKE)
+def _without_trifles(ranked: tuple[Candidate, ...], alike: float) -> tuple[Candidate, ...]:
+    """From the one on that asks for least, of those that are all but as good as the best."""
+    good = [
+        each
+        for each in ranked
+        if each.rung == ranked[0].rung and each.grade.ratio <= (1 + alike) * ranked[0].grade.ratio
+    ]
+    return ranked[ranked.index(min(good, key=lambda each: each.cost)) :] if good else ranked

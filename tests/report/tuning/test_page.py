@@ -91,7 +91,7 @@ def test_a_run_without_a_result_says_why() -> None:
 
 def test_levers_have_their_knee_and_what_each_step_costs() -> None:
     text = improved_page().text
-    assert "By nearness to the limits, more than 512 wins nothing: the knee." in text
+    assert "512 is best, the knee: beyond it the worst latency grows up to" in text
     assert "beside the line above" in text
     assert "4096 94.4 10.9 s 675 ms 4.40 +1 % throughput, P95 TTFT x 1.2" in text
     assert "Nothing here depends on max_num_seqs." in text
@@ -137,7 +137,7 @@ def test_the_same_outcome_is_the_same_page_to_the_byte() -> None:
 def test_charts_are_whole_pictures_with_plain_numbers_on_logarithmic_axes() -> None:
     for svg, mark in (
         (bill_bars("t", {"start": compared(examples.improved()).bills[0].before}), "1.13 s"),
-        (factor_lines("t", ["a", "b"], {"x": [1.0, 3.0], "y": [None, 2.0]}), "x 3"),
+        (factor_lines("t", "x", ["a", "b"], {"x": [1.0, 3.0], "y": [None, 2.0]}), "x 3"),
         (ratio_dots("t", "x", [Marks("m", 1, (Dot(1.0, 50.0, "run 1: 50"),))]), "run 1: 50"),
     ):
         assert ElementTree.fromstring(svg).tag.endswith("svg")

@@ -121,7 +121,7 @@ def _undone(tuning: Tuning, name: str, before: Value | None) -> tuple[str, float
     factor = back.grade.ratio / winner.grade.ratio
     if factor > MOST_FACTOR:
         return "a queue without end", factor
-    return ("no change" if abs(factor - 1) < SAME else f"worst latency x {factor:.2g}"), factor
+    return ("no change" if abs(factor - 1) < SAME else f"worst latency x {factor:.2f}"), factor
 
 
 def _undone_capacity(winner: float, back: float | None) -> tuple[str, float]:
@@ -150,8 +150,8 @@ def why_of(bills: Bills | None) -> str:
         return ""
     most = max(saved, key=lambda cause: saved[cause])
     return (
-        f"{saved[most] / gained_s:.0%} of what slow {who(bills.request_class).lower()} save is "
-        f"'{WORDS[most].what}' ({seconds(was[most])} -> {seconds(now[most])})."
+        f"{saved[most] / gained_s:.0%} of the time saved was '{WORDS[most].what}' ({seconds(was[most])} -> "
+        f"{seconds(now[most])})."
     )
 
 

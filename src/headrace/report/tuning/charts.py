@@ -63,11 +63,13 @@ def bill_bars(title: str, bills: Mapping[str, Bill]) -> str:
     return to_svg(chart)
 
 
-def factor_lines(title: str, labels: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> str:
+def factor_lines(
+    title: str, x_title: str, labels: Sequence[str], series: Mapping[str, Sequence[float | None]]
+) -> str:
     """One line a name, over the values of a lever, as factors on a logarithmic axis; gaps for None."""
     found = [value for values in series.values() for value in values if value]
     lowest, highest = min([*found, 0.9]), max([*found, 1.1])
-    chart = pygal.Line(title=title, x_title=BLANK, dots_size=3, margin_right=90, **COMMON)
+    chart = pygal.Line(title=title, x_title=x_title, dots_size=3, margin_right=90, **COMMON)
     chart.x_labels = list(labels)
     chart.x_label_rotation = 20 if sum(map(len, labels)) > CROWDED else 0
     chart.y_labels = [{"value": log10(tick), "label": f"x {tick:g}"} for tick in _ticks(lowest, highest)]

@@ -44,9 +44,7 @@ def safety_words(tuning: Tuning, before: Side | None) -> Iterator[str]:
         return
     found = tuning.conclusion
     runs = sum(run.purpose is Purpose.BASELINE for run in tuning.runs)
-    spread = (
-        "" if found is None or found.spread is None else f", runs differ by a factor of {found.spread:.2f}"
-    )
+    spread = "" if found is None or found.spread is None else f", repeats differ by {found.spread - 1:.0%}"
     yield f"{many(runs, 'baseline run')}{spread}"
     start = [run.outcome for run in tuning.runs if run.purpose is Purpose.BASELINE]
     grades = [grade for grade in start if isinstance(grade, Grade)]

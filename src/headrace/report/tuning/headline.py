@@ -33,6 +33,10 @@ WORD = {
 }
 
 
+TOLD_APART = 0.02
+"""Factors that differ by less are one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Headline:
     word: str
@@ -122,10 +126,22 @@ def _improved(tuning: Tuning, sides: Compared, before: Side) -> str:
     gain = found.gain
     if gain is None:
         return f"{said} {sentence(found.why)}"
-    return (
-        f"{said} The worst latency, as a share of its limit, falls {1 / gain.ratio:.1f} times, with 95 % "
-        f"confidence at least {1 / gain.ratio_at_most:.1f} times."
-    )
+    sure = f"with 95 % confidence at least {1 / gain.ratio_at_most:.1f} times"
+    if _is_the_same(sides.worst, gain.ratio):
+        return f"{said} It is so {sure}."
+    return f"{said} The worst latency, as a share of its limit, falls {1 / gain.ratio:.1f} times, {sure}."
+
+
+def _is_the_same(worst: Row | None, ratio: float) -> bool:
+    """Whether the figures of a row are the gain: then it is told once."""
+    if (
+        worst is None
+        or worst.before is None
+        or worst.after is None
+        or worst.after.value >= worst.before.value
+    ):
+        return False
+    return abs(worst.after.value / worst.before.value / ratio - 1) < TOLD_APART
 
 
 def _carries(tuning: Tuning) -> str:

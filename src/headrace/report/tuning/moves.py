@@ -57,8 +57,8 @@ def worst_move(explanation: Explanation) -> str:
         return ""
     worst = max(move.grade.attained, key=lambda each: each.ratio)
     why = _grown(move.grade, explanation.start, worst.request_class)
-    times = "a queue without end" if factor > ENDLESS else f"the worst latency x {factor:.2g}"
-    return f"{move.name}: in the twin {times} beside the start.{why}"
+    times = "a queue without end" if factor > ENDLESS else f"{factor:.2g} times the start's worst latency"
+    return f"{move.name}: in the twin {times}.{why}"
 
 
 def _factor(move: ObviousMove, explanation: Explanation) -> float | None:
@@ -79,7 +79,8 @@ def _grown(theirs: Grade, ours: Grade, request_class: str) -> str:
     cause = max(longer, key=lambda each: longer[each], default=None)
     if cause is None or not other or longer[cause] <= 0:
         return ""
-    return f" Slow requests spend {seconds(longer[cause])} more on '{WORDS[cause].what}'."
+    whose = who(request_class).lower()
+    return f" Slow {whose} spend {seconds(longer[cause])} more on '{WORDS[cause].what}'."
 
 
 def _bill(grade: Grade, request_class: str) -> Mapping[Cause, float]:

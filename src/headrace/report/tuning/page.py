@@ -68,7 +68,7 @@ def _lead(tuning: Tuning, sides: Compared) -> Lead:
     found = tuning.conclusion
     tone = Tone.BAD if found is None else _TONES.get(found.verdict, Tone.PLAIN)
     changes = changes_of(tuning) if found is not None and found.verdict is Verdict.IMPROVED else []
-    matters = f" The change that matters: {changes[0].does}" if changes else ""
+    matters = f" What does it: {changes[0].does[:1].lower()}{changes[0].does[1:]}" if changes else ""
     return Lead(said.word, f"{sentence(said.sentence)}{matters}", tone, tuple(_tiles(tuning, sides)))
 
 
@@ -252,14 +252,15 @@ def _answer(tuning: Tuning, sides: Compared) -> Iterator[Section]:
         frozenset({0, 3, 4}),
     )
     is_proven = found.verdict is Verdict.IMPROVED
-    price = price_of(sides) if is_proven else []
     yield Section(
         "What to change" if is_proven else "The best candidate, not proven" if changes else "What to change",
         sentences=tuple(_answer_sentences(tuning, sides)),
-        items=tuple(f"The price: {each}." for each in price),
         table=table if changes else None,
         commands=tuple(_commands(tuning)),
     )
+    if is_proven:
+        price = price_of(sides) or ["nothing: no latency grew by more than 5 %"]
+        yield Section("What it costs", items=tuple(f"{each[:1].upper()}{each[1:]}." for each in price))
     if found.levers:
         yield _levers(found.levers)
     remarks = tuple(f"{remark[:1].upper()}{remark[1:]}." for remark in remarks_of(tuning, sides.before))

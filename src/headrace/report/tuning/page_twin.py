@@ -13,7 +13,7 @@ from headrace.core.trial import NoResult, Purpose, Run
 from headrace.report.page import Section, Table
 from headrace.report.tuning.charts import Dot, Marks, factor_lines, ratio_dots
 from headrace.report.tuning.figures import START, same_settings
-from headrace.report.tuning.moves import beside_start, move_words
+from headrace.report.tuning.moves import ENDLESS, WORSE, beside_start, move_words
 from headrace.report.tuning.pools import pool_rows, pool_words
 from headrace.report.tuning.tuning import PoolAdvice, Tuning
 from headrace.report.tuning.words import (
@@ -27,6 +27,14 @@ from headrace.report.tuning.words import (
     value_words,
 )
 from headrace.report.units import seconds
+
+X_TITLES = {
+    "max_num_batched_tokens": "tokens a step",
+    "max_num_seqs": "requests at once",
+    "long_prefill_token_threshold": "tokens of one prompt a step",
+    "kv_cache_memory_bytes": "memory for keys and values",
+}
+"""What a lever counts, where its name does not say it."""
 
 
 def twin_sections(tuning: Tuning) -> Iterator[Section]:
@@ -69,13 +77,36 @@ def _curve(tuning: Tuning, curve: Curve) -> Section:
     winner = next((point for point in curve.points if point.value == curve.winner), None)
     series = _series(curve.points, winner)
     labels = [_marked(curve, point, tuning.server.start.get(curve.lever)) for point in curve.points]
-    by = "the load that they carry" if tuning.goal.seeks_capacity else "nearness to the limits"
+    x_title = X_TITLES.get(curve.lever, curve.lever)
     return Section(
         curve.lever,
-        sentences=(f"By {by}, more than {value_words(curve.lever, curve.knee)} wins nothing: the knee.",),
-        charts=(factor_lines("Multiples of the answer's figures", labels, series),) if series else (),
+        sentences=(_knee_words(curve, is_capacity=tuning.goal.seeks_capacity),),
+        charts=(factor_lines("Multiples of the answer's figures", x_title, labels, series),)
+        if series
+        else (),
         table=_figures(curve, labels),
     )
+
+
+def _knee_words(curve: Curve, *, is_capacity: bool) -> str:
+    """Whether more only gains nothing, or makes it worse again."""
+    knee = next(place for place, point in enumerate(curve.points) if point.value == curve.knee)
+    own, beyond = curve.points[knee], curve.points[knee + 1 :]
+    said = value_words(curve.lever, curve.knee)
+    worse = max((_times_worse(own, point, is_capacity=is_capacity) for point in beyond), default=1.0)
+    if worse < WORSE:
+        return f"From {said} on nothing more is gained: the knee."
+    what = "the load within the limits falls" if is_capacity else "the worst latency grows"
+    times = "without end" if worse > ENDLESS else f"up to {worse:.2g} times"
+    return f"{said} is best, the knee: beyond it {what} {times}."
+
+
+def _times_worse(own: CurvePoint, other: CurvePoint, *, is_capacity: bool) -> float:
+    if is_capacity:
+        return own.capacity / other.capacity if own.capacity and other.capacity else inf
+    if isinstance(own.grade, NoResult) or isinstance(other.grade, NoResult) or not own.grade.ratio:
+        return inf
+    return other.grade.ratio / own.grade.ratio
 
 
 def _figures(curve: Curve, labels: Sequence[str]) -> Table:

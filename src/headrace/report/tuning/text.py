@@ -173,17 +173,23 @@ def _bill(sides: Compared) -> Iterator[str]:
     if bills is None:
         return
     was, now = bills.before, bills.after
-    where = "in the twin, since this server keeps no bills" if bills.is_twin else "by budget"
-    yield f"What slow {_cut(bills.request_class, 20)} requests wait for, {where}"
+    where = ", in the twin" if bills.is_twin else ""
+    name = f"{_cut(bills.request_class, 20)} " if bills.request_class else ""
+    yield f"What the slowest 5% of {name}requests wait for, on average{where}"
     largest = {cause: max(was[cause], now[cause] if now else 0.0) for cause in CAUSES}
     shown = sorted((cause for cause in CAUSES if largest[cause] > 0), key=lambda cause: -largest[cause])
     for cause in shown[:MOST_BILL_ROWS]:
         amounts = f"{seconds(was[cause]):>9}{'' if now is None else f'{seconds(now[cause]):>11}'}"
         yield f"  {WORDS[cause].what:28}{WORDS[cause].budget:29}{amounts}"
     rest = [sum(bill[cause] for cause in shown[MOST_BILL_ROWS:]) for bill in (was, now) if bill]
-    if sum(rest) > WORTH_A_LINE * (sum(was.values()) + sum(now.values() if now else ())):
-        amounts = "".join(f"{seconds(each):>{9 + 2 * place}}" for place, each in enumerate(rest))
-        yield f"  {'everything else':57}{amounts}"
+    whole = [sum(bill.values()) for bill in (was, now) if bill]
+    if sum(rest) > WORTH_A_LINE * sum(whole):
+        yield f"  {'everything else':57}{_in_columns(rest)}"
+    yield f"  {'in all':57}{_in_columns(whole)}"
+
+
+def _in_columns(amounts_s: Sequence[float]) -> str:
+    return "".join(f"{seconds(each):>{9 + 2 * place}}" for place, each in enumerate(amounts_s))
 
 
 # --- the answer --------------------------------------------------------------------------------
