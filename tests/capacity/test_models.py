@@ -82,7 +82,7 @@ def test_sliding_layers_and_quantised_experts_are_read() -> None:
     shape = model_from_config(GPT_OSS, "four layers of gpt-oss")
     assert shape.window is not None
     assert (shape.window.tokens, shape.window.layers) == (128, 2)
-    assert (shape.weight_dtype, shape.only_experts_quantised) == (Dtype.FP4, True)
+    assert (shape.weight_dtype, shape.attention_dtype) == (Dtype.FP4, Dtype.BF16)
 
 
 def test_the_text_part_of_a_model_that_sees_is_read() -> None:
@@ -105,12 +105,63 @@ def test_the_text_part_of_a_model_that_sees_is_read() -> None:
         ({"hybrid_override_pattern": "MX"}, "hybrid_override_pattern"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
         ({"quantization_config": {"quant_method": "magic"}}, "'magic'"),
-        ({"num_experts": 4, "num_experts_per_tok": 9}, "between 1 and the 4 experts"),
+        ({"num_experts": 4, "num_experts_per_tok": 9}, "9, and there are 4 experts"),
+        ({"num_experts": 64}, "says no num_experts_per_tok"),
+        ({"expert_count": 64}, "expert_count in config.json, and no number of experts"),
+        ({"num_key_value_heads": 7}, "32 attention heads cannot share 7 KV heads"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),
+        ({"head_dim": 0}, "head_dim is 0"),
+        ({"hidden_size": 4100}, "4100 is no multiple of num_attention_heads 32"),
+        ({"sliding_window": [4096, None]}, "sliding_window is"),
+        ({"model_type": "bert"}, "bert is an encoder.*no KV cache"),
+        ({"model_type": "xlm-roberta"}, "is an encoder"),
+        ({"architectures": ["SomeForMaskedLM"]}, "is an encoder"),
+        ({"model_type": "qwen2", "is_causal": False}, "is an encoder"),
+        ({"model_type": "jamba", "mamba_d_state": 16}, "layers of Mamba 1"),
+        ({"compress_ratios": [0, 4, 128]}, "compressed along the context"),
+        ({"hybrid_layer_pattern": [0, 1, 1]}, "windows in an order"),
+        ({"head_dim": 192, "v_head_dim": 128}, "values of another size than keys"),
+        ({"linear_attn_config": {"kda_layers": [1]}}, "Kimi Delta Attention"),
+        ({"block_configs": [{}]}, "layers that differ"),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused(change: dict[str, object], complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         model_from_config({**LLAMA, **change}, "odd")
+
+
+def test_experts_that_compute_at_another_width_are_counted_at_it() -> None:
+    """Nemotron 3 Super: at 4096 instead of 1024 its experts would be 459 billion weights, not 120."""
+    shape = model_named("nemotron-3-super-120b-a12b")
+    assert shape.experts is not None
+    assert shape.expert_parameters == 2 * 1024 * 2688
+    assert shape.parameters == pytest.approx(120.6e9, rel=0.01)
+
+
+def test_layers_that_are_listed_need_no_number() -> None:
+    listed = {**LLAMA, "num_hidden_layers": None, "layers_block_type": ["attention", "mlp", "moe"] * 2}
+    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 1024}
+    shape = model_from_config({**listed, **experts}, "listed")
+    assert (shape.num_layers, shape.num_attention_layers) == (6, 2)
+    assert (shape.num_dense_layers, shape.num_expert_layers) == (2, 2)
+
+
+def test_a_layer_may_have_experts_beside_its_own_mlp() -> None:
+    """Gemma 4 26B-A4B, by its own name for the experts of a token."""
+    beside = {"enable_moe_block": True, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 2048}
+    shape = model_from_config({**LLAMA, **beside}, "beside")
+    assert shape.experts is not None
+    assert (shape.experts.per_token, shape.experts.shared) == (8, 7)  # 14336 of 2048 each
+
+
+def test_which_layers_have_experts_may_be_listed() -> None:
+    listed = {"num_experts": 8, "num_experts_per_tok": 2, "moe_layer_freq": [0, 0, 0] + [1] * 29}
+    assert model_from_config({**LLAMA, **listed}, "listed").num_dense_layers == 3
+
+
+def test_a_repository_of_the_same_shape_may_be_longer() -> None:
+    assert model_named("Qwen/Qwen3-30B-A3B").max_model_len == 40_960
+    assert model_named("qwen/qwen3-30b-a3b-instruct-2507").max_model_len == 262_144
 
 
 def test_an_unknown_model_is_told_the_names_there_are() -> None:

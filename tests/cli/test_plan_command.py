@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from huggingface_hub import constants
 
 from headrace.cli.main import main
+from headrace.executor.gguf import GgufHeader
 from tests.executor import tiny_gguf
 from tests.executor.hub_stand_in import Hub, running
 
@@ -154,6 +155,48 @@ def test_a_gguf_file_weighs_what_it_weighs(tmp_path: Path) -> None:
     tiny_gguf.write(path, "Q8_0")
     said = planned(path, "--gpu", "t4", "--max-model-len", "64")
     assert said["memory_bytes"]["weights"] == path.stat().st_size
+
+
+def test_a_gguf_file_whose_layers_keep_latents_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "deepseek.gguf"
+    path.touch()
+    said = {"general.architecture": "deepseek2", "deepseek2.attention.kv_lora_rank": 512}
+    header = GgufHeader(said, 0, frozenset(), ())
+    monkeypatch.setattr("headrace.cli.plan_model.read_header", lambda path: header)
+    result = plan(path, "--gpu", "h100")
+    assert result.exit_code == 2
+    assert "attention.kv_lora_rank" in result.stderr
+    assert "config.json of the original" in result.stderr
+
+
+def test_formats_may_be_said_in_a_file_beside_the_config(tmp_path: Path) -> None:
+    """ModelOpt's checkpoints; their config.json alone looks like 16 bits."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    plain = planned(tmp_path, "--gpu", "h100")["memory_bytes"]["weights"]
+    said = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(said))
+    assert planned(tmp_path, "--gpu", "h100")["memory_bytes"]["weights"] < 0.6 * plain
+
+
+def test_a_card_that_is_not_listed_is_asked_about_by_its_memory() -> None:
+    """One plan, and not every card of the catalogue with the same memory."""
+    result = plan("llama-3.1-8b", "--gpu-memory", "40G")
+    assert result.exit_code == 0, result.output
+    assert "a100-40 stands in" in result.stderr
+    assert "llama-3.1-8b on 1 x a100-40: FITS" in result.stdout
+    assert "40.00    100.0%" in result.stdout
+
+
+def test_an_encoder_is_told_that_it_keeps_no_kv_cache(tmp_path: Path) -> None:
+    bert = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+            "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512}  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(bert))
+    result = plan(path)
+    assert result.exit_code == 2
+    assert "is an encoder" in result.stderr
 
 
 def test_weights_in_another_format_are_asked_for_in_two_ways() -> None:

@@ -25,6 +25,8 @@ class Entry:
     shape: ModelShape
     hub: tuple[str, ...]
     """Repositories that have it; the figures are the first one's."""
+    lengths: Mapping[str, int]
+    """`max_model_len` by repository, where it is another."""
     parameters: int
     active_parameters: int | None
 
@@ -44,7 +46,9 @@ def _entry(name: str, values: Mapping[str, object]) -> Entry:
     shape = replace(model_from_config(values, name), source=source)
     parameters, active = values["parameters"], values.get("active_parameters")
     assert isinstance(parameters, int), f"{name} has no number of parameters"
-    return Entry(shape, repositories, parameters, active if isinstance(active, int) else None)
+    lengths = values.get("lengths", {})
+    assert isinstance(lengths, dict), f"{name} has no table of lengths"
+    return Entry(shape, repositories, lengths, parameters, active if isinstance(active, int) else None)
 
 
 def find_model(name: str) -> ModelShape | None:
@@ -53,9 +57,11 @@ def find_model(name: str) -> ModelShape | None:
     entries = catalogue()
     if (entry := entries.get(wanted)) is not None:
         return entry.shape
-    return next(
-        (each.shape for each in entries.values() if wanted in (hub.lower() for hub in each.hub)), None
-    )
+    for entry in entries.values():
+        for hub in entry.hub:
+            if hub.lower() == wanted:
+                return replace(entry.shape, max_model_len=entry.lengths.get(hub, entry.shape.max_model_len))
+    return None
 
 
 def model_named(name: str) -> ModelShape:

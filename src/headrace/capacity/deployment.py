@@ -74,13 +74,9 @@ class Deployment:
         return self.tensor_parallel_size * shared
 
     @property
-    def dense_bytes(self) -> float:
-        """Of one number of attention and dense layers."""
-        return self.dense_dtype.bytes
-
-    @property
-    def dense_dtype(self) -> Dtype:
-        return Dtype.BF16 if self.model.only_experts_quantised else self.weight_dtype
+    def attention_dtype(self) -> Dtype:
+        """Of attention and states."""
+        return self.model.attention_dtype or self.weight_dtype
 
     @property
     def plain_bytes(self) -> float:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from headrace.capacity.config_values import ConfigValues
 
-_FULL = frozenset({"full_attention", "attention", "global_attention"})
+_FULL = frozenset({"full_attention", "attention", "global_attention", "deepseek_sparse_attention"})
 _SLIDING = frozenset({"sliding_attention", "local_attention"})
 _STATE = frozenset({"linear_attention", "mamba", "mamba2"})
-_INTERVALS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4}
+_MLP, _EXPERTS = "mlp", "moe"
+_INTERVALS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2, "gpt-oss": 2}
 """Every so manieth layer attends to everything, where no key says it."""
 _LLAMA4_INTERVAL = 4
 
@@ -34,6 +35,15 @@ class LayerKinds:
         if self.mlp_alone is not None:
             return self.mlp_alone
         return self.full + self.sliding + self.chunked + self.state
+
+
+def number_of_layers(read: ConfigValues) -> int:
+    """As said, or as many as are listed (Nemotron 3 Ultra)."""
+    keys = ("num_hidden_layers", "n_layer", "num_layers")
+    listed = read.items("layers_block_type")
+    if listed and all(read.values.get(key) is None for key in keys):
+        return len(listed)
+    return read.number(*keys)
 
 
 def layer_kinds(read: ConfigValues, layers: int) -> LayerKinds:
@@ -66,8 +76,10 @@ def _of_window(read: ConfigValues, layers: int, family: str) -> LayerKinds:
 def _of_names(read: ConfigValues, names: list[str], layers: int) -> LayerKinds:
     if len(names) != layers:
         raise read.refused(f"layer_types has {len(names)} entries for num_hidden_layers {layers}")
-    if strange := sorted(set(names) - _FULL - _SLIDING - _STATE - {"chunked_attention"}):
+    if strange := sorted(set(names) - _FULL - _SLIDING - _STATE - {"chunked_attention", _MLP, _EXPERTS}):
         raise read.refused(f"layers of the kind {', '.join(strange)} are not understood")
+    if _MLP in names or _EXPERTS in names:  # Nemotron-H: a layer is one thing
+        return _each_one_thing(*(names.count(kind) for kind in ("attention", "mamba", _MLP, _EXPERTS)))
     window = bool(read.optional("sliding_window"))
     sliding = sum(name in _SLIDING for name in names) if window else 0
     state, chunked = sum(name in _STATE for name in names), names.count("chunked_attention")
@@ -81,10 +93,8 @@ def _of_letters(read: ConfigValues, pattern: str, layers: int) -> LayerKinds:
             f"hybrid_override_pattern has {len(pattern)} letters for num_hidden_layers {layers}, "
             "or others than M, *, - and E"
         )
-    experts = pattern.count("E")
-    return LayerKinds(
-        pattern.count("*"),
-        state=pattern.count("M"),
-        mlp_alone=pattern.count("-") + experts,
-        with_experts=experts,
-    )
+    return _each_one_thing(*(pattern.count(letter) for letter in "*M-E"))
+
+
+def _each_one_thing(full: int, state: int, mlps: int, experts: int) -> LayerKinds:
+    return LayerKinds(full, state=state, mlp_alone=mlps + experts, with_experts=experts)

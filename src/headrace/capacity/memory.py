@@ -97,13 +97,13 @@ def _grouped_per_rank(whole: int, model: ModelShape, kv_heads: int, head_size: i
 def always_used_bytes(deployment: Deployment) -> float:
     """Weights of one rank and all stages that every step reads: all but routed experts and the vocabulary."""
     model, size = deployment.model, deployment.tensor_parallel_size
-    attention = model.num_full_layers * attention_parameters_per_rank(model, size)
-    whole = model.num_full_layers * model.attention_parameters
+    mixing = model.num_full_layers * attention_parameters_per_rank(model, size)
     if model.num_window_layers:
-        attention += model.num_window_layers * _window_parameters_per_rank(model, size)
-        whole += model.num_window_layers * model.window_attention_parameters
-    others = (model.always_used_parameters - whole) / size
-    return (attention + others) * deployment.dense_bytes
+        mixing += model.num_window_layers * _window_parameters_per_rank(model, size)
+    if (recurrent := model.recurrent) is not None:
+        mixing += recurrent.layers * recurrent.parameters / size
+    others = (model.always_used_parameters - model.mixing_parameters) / size
+    return mixing * deployment.attention_dtype.bytes + others * deployment.weight_dtype.bytes
 
 
 def vocabulary_bytes(deployment: Deployment) -> float:

@@ -22,6 +22,8 @@ class Experts:
     """Experts that every token passes, of the same size."""
     dense_layers: int = 0
     """Layers with a plain MLP instead."""
+    latent_size: int | None = None
+    """Width that routed experts compute at, where it is not the hidden size (Nemotron 3 Super)."""
 
     def expected_distinct(self, tokens: int) -> float:
         """How many experts of a layer `tokens` tokens touch, if routing were even.
@@ -97,7 +99,8 @@ class ModelShape:
     window: SlidingWindow | None = None
     weight_dtype: Dtype = Dtype.BF16
     """As published, of the matrices that are quantised at all."""
-    only_experts_quantised: bool = False
+    attention_dtype: Dtype | None = None
+    """Of attention and states, where the checkpoint has these in another format."""
     source: str = ""
     recurrent: Recurrent | None = None
     mlp_layers: int | None = None
@@ -111,10 +114,9 @@ class ModelShape:
 
     @property
     def num_attention_layers(self) -> int:
-        if self.recurrent is None:
-            return self.num_layers
-        alone = 0 if self.mlp_layers is None else self.mlp_layers
-        return self.num_layers - self.recurrent.layers - alone
+        states = 0 if self.recurrent is None else self.recurrent.layers
+        alone = self.mlp_layers or 0
+        return self.num_layers - states - alone
 
     @property
     def num_window_layers(self) -> int:
@@ -164,20 +166,27 @@ class ModelShape:
     @property
     def expert_parameters(self) -> int:
         """Of one expert."""
-        size = 0 if self.experts is None else self.experts.intermediate_size
-        return self.mlp_matrices * self.hidden_size * size
+        if (experts := self.experts) is None:
+            return 0
+        return self.mlp_matrices * (experts.latent_size or self.hidden_size) * experts.intermediate_size
+
+    @property
+    def mixing_parameters(self) -> int:
+        """Of all layers, what lets tokens see each other: attention and states."""
+        states = 0 if self.recurrent is None else self.recurrent.layers * self.recurrent.parameters
+        full = self.num_full_layers * self.attention_parameters
+        return full + self.num_window_layers * self.window_attention_parameters + states
 
     @property
     def always_used_parameters(self) -> int:
         """What every token passes: attention, states, dense MLPs, routers and shared experts."""
-        used = self.num_full_layers * self.attention_parameters
-        used += self.num_window_layers * self.window_attention_parameters
-        if (recurrent := self.recurrent) is not None:
-            used += recurrent.layers * recurrent.parameters
+        used = self.mixing_parameters
         used += self.num_dense_layers * self.mlp_matrices * self.hidden_size * self.intermediate_size
         if (experts := self.experts) is not None:
             router = self.hidden_size * experts.count
-            used += self.num_expert_layers * (router + experts.shared * self.expert_parameters)
+            shared = experts.shared * self.mlp_matrices * self.hidden_size * experts.intermediate_size
+            there_and_back = 2 * self.hidden_size * (experts.latent_size or 0)
+            used += self.num_expert_layers * (router + shared + there_and_back)
         return used
 
     @property

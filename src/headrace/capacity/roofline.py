@@ -202,8 +202,8 @@ class _Parts:
         self._multipliers = multipliers
         self._size = deployment.tensor_parallel_size
         self._byte_s = multipliers.weights / (gpu.bytes_per_s * gpu.bandwidth_efficiency)
-        self._dense_flop_s = self._flop_s(deployment.dense_dtype)
-        self._expert_flop_s = self._flop_s(deployment.weight_dtype)
+        self._attention_flop_s = self._flop_s(deployment.attention_dtype)
+        self._mlp_flop_s = self._flop_s(deployment.weight_dtype)
         self._always_bytes = always_used_bytes(deployment)
         self.layers = (model.num_full_layers, model.num_window_layers)
         """With full and with sliding attention."""
@@ -249,13 +249,14 @@ class _Parts:
     def matrices_s(self, tokens: int) -> float:
         """All layers' matrices, what moves between them, and the all-reduces."""
         model, size = self._deployment.model, self._size
-        flops = 2 * tokens * model.always_used_parameters / size
-        seconds = max(self._always_bytes * self._byte_s, flops * self._dense_flop_s)
+        mixing, used = model.mixing_parameters, model.always_used_parameters
+        multiplied = mixing * self._attention_flop_s + (used - mixing) * self._mlp_flop_s
+        seconds = max(self._always_bytes * self._byte_s, 2 * tokens / size * multiplied)
         if (experts := model.experts) is not None:
             one = model.num_expert_layers * model.expert_parameters / size
             read = experts.expected_distinct(tokens) * one * self._deployment.weight_dtype.bytes
             flops = 2 * tokens * experts.per_token * one
-            seconds += max(read * self._byte_s, flops * self._expert_flop_s)
+            seconds += max(read * self._byte_s, flops * self._mlp_flop_s)
         return seconds + tokens * self._activation_bytes() * self._byte_s + self._all_reduces_s(tokens)
 
     def projection_s(self, rows: int) -> float:

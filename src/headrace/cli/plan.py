@@ -20,6 +20,7 @@ from headrace.cli.plan_options import (
     PlanOptions,
     asked_of,
     deployment_on,
+    gpu_asked,
     gpu_of,
     plan_options,
     wants_longest,
@@ -62,6 +63,7 @@ def plan(model: str | None, **options: Unpack[PlanOptions]) -> None:
       headrace plan qwen3-8b --gpu h100 --fit --slo "p95 ttft < 500ms"
     """
     planned = model_from(model, options, options["revision"])
+    options["gpu"] = gpu_asked(options)
     trace = _read(options)
     if options["fit"]:
         _fit(planned, trace, options)

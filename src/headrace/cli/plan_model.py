@@ -19,6 +19,8 @@ from headrace.executor.gguf import GgufHeader, read_header
 from headrace.executor.hub_names import read_hub_name
 
 _MOST_BYTES = 1 << 24
+_UNREAD_OF_GGUF = ("attention.kv_lora_rank", "ssm.state_size", "attention.chunk_size")
+"""Keys of models with latent attention, states or chunks."""
 
 
 class ShapeOptions(TypedDict):
@@ -96,7 +98,17 @@ def _of_file(path: Path) -> PlannedModel:
             f"{path.name} is no model that can be read", "a config.json, its folder, or a .gguf file"
         )
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
-    return PlannedModel(model_from_config(_json(path), name))
+    return PlannedModel(model_from_config(_config(path), name))
+
+
+def _config(path: Path) -> dict[str, object]:
+    """A config.json; with what lies beside it on formats where it is silent, as vLLM reads ModelOpt's."""
+    config, beside = _json(path), path.with_name("hf_quant_config.json")
+    if "quantization_config" in config or not beside.is_file():
+        return config
+    said = _json(beside).get("quantization")
+    formats = {str(key): value for key, value in said.items()} if isinstance(said, dict) else {}
+    return config | {"quantization_config": {"quant_method": "modelopt"} | formats}
 
 
 def _json(path: Path) -> dict[str, object]:
@@ -126,7 +138,7 @@ def _of_hub(name: str, revision: str | None) -> ModelShape:
     except ModelOutOfReach as error:
         near = did_you_mean(name, catalogue())
         raise ModelOutOfReach(str(error), f"give its config.json; or from the catalogue: {near}") from error
-    return model_from_config(_json(path), name)
+    return model_from_config(_config(path), name)
 
 
 def _config_of(header: GgufHeader, name: str) -> dict[str, object]:
@@ -137,6 +149,12 @@ def _config_of(header: GgufHeader, name: str) -> dict[str, object]:
     if (header.count("split.count") or 1) > 1:
         raise BadInput(
             f"{name} is one of {header.count('split.count')} shards",
+            "give the config.json of the original, and --quantization",
+        )
+    strange = [key for key in _UNREAD_OF_GGUF if header.count(f"{family}.{key}")]
+    if strange:
+        raise BadInput(
+            f"{name} has {', '.join(strange)}: what its layers keep is not read from a GGUF header",
             "give the config.json of the original, and --quantization",
         )
     rows = {each.name: each.rows for each in header.matrices}

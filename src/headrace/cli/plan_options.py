@@ -12,7 +12,7 @@ import click
 
 from headrace.capacity.accounting import accounting_of
 from headrace.capacity.deployment import Deployment
-from headrace.capacity.gpus import GIB, Dtype, Gpu, gpu_named
+from headrace.capacity.gpus import GIB, GPUS, Dtype, Gpu, gpu_named
 from headrace.capacity.plan import Asked
 from headrace.cli.costs import default_limits
 from headrace.cli.plan_fit import USUAL_SLO
@@ -83,7 +83,7 @@ _HARDWARE = (
     click.option("--gpu", metavar="NAME", help="A card of the catalogue, such as h100, l4, rtx-4090, mi300x."
                  "  [default: all that hold it]"),
     click.option("--gpu-memory", type=QUANTITY, metavar="BYTES", help="Another amount of memory than the "
-                 "card's, such as 40G, as the driver reports it."),
+                 "card's, such as 40G, as the driver reports it; without --gpu, of an unlisted card."),
     click.option("--tensor-parallel-size", "-tp", type=click.IntRange(1), metavar="N",
                  help="GPUs that share each layer.  [default: the fewest that hold it]"),
     click.option("--pipeline-parallel-size", "-pp", type=click.IntRange(1), metavar="N", default=1,
@@ -151,6 +151,18 @@ def plan_options(command: Command) -> Command:
     for option in (*_HARDWARE, *_FORMATS, *_BUDGETS, *_TRAFFIC, *_SHAPE, *_OTHER):
         command = option(command)
     return command
+
+
+def gpu_asked(options: PlanOptions) -> str | None:
+    """Of `--gpu`; where only memory is given, the card that has most nearly as much, and says so."""
+    memory = options["gpu_memory"]
+    if options["gpu"] is not None or memory is None:
+        return options["gpu"]
+    near = min(GPUS.values(), key=lambda gpu: abs(gpu.memory_bytes - memory))
+    click.echo(
+        f"--gpu-memory without --gpu: {near.name} stands in, with {memory / GIB:.1f} GiB of memory", err=True
+    )
+    return near.name
 
 
 def gpu_of(name: str, options: PlanOptions) -> Gpu:

@@ -12,7 +12,7 @@ import difflib
 import hashlib
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,11 +109,14 @@ def get(found: Found) -> Path:
 
 
 def config_of(name: HubName, revision: str | None) -> Path:
-    """The config.json of a repository: a few kilobytes, whatever the weights."""
+    """The config.json of a repository: a few kilobytes, whatever the weights.
+
+    Beside it lies `hf_quant_config.json`, if the repository has one.
+    """
     revision = revision or constants.DEFAULT_REVISION
     with _translated(name, revision):
         try:
-            return Path(hf.hf_hub_download(name.repository, "config.json", revision=revision))
+            path = Path(hf.hf_hub_download(name.repository, "config.json", revision=revision))
         except errors.RemoteEntryNotFoundError as error:
             raise ModelUnusable(
                 f"{name.repository} has no config.json", "name the repository that it was converted from"
@@ -124,6 +127,13 @@ def config_of(name: HubName, revision: str | None) -> Path:
                 "reached",
                 "check the network, HF_ENDPOINT and HF_HUB_OFFLINE; or give the path of a config.json",
             ) from error
+        _try_download(name.repository, "hf_quant_config.json", revision)
+        return path
+
+
+def _try_download(repository: str, file: str, revision: str) -> None:
+    with suppress(errors.RemoteEntryNotFoundError, errors.LocalEntryNotFoundError):
+        hf.hf_hub_download(repository, file, revision=revision)
 
 
 def _is_cached(found: Found, file: RepositoryFile) -> bool:
