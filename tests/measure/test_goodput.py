@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.errors import BadInput
 from headrace.core.objective import Metric, Objective, joined, of_class, parse_objectives
-from headrace.measure.goodput import Verdict, goodput, judged, overall
+from headrace.measure.goodput import Verdict, goodput, judged, meets, overall
 from tests.measure.samples import failure, measurement, timeline
 
 FAST = parse_objectives("p95 ttft < 500ms, p95 itl < 60ms")
@@ -125,3 +125,13 @@ def test_goodput_counts_requests_within_all_limits_of_their_class() -> None:
     found = goodput(run, FAST)["short"]
 
     assert (found.due, found.good, found.per_s, found.attainment) == (4, 1, 0.1, 0.25)
+
+
+def test_a_run_meets_by_what_it_was_however_few_its_requests() -> None:
+    """A twin is asked once, where a server would be asked again; a failure has no end of lateness."""
+    near = [timeline(0.4, gaps_s=(0.05,) * 10) for _ in range(10)]
+    assert overall(judged(measurement(*near), FAST)) is Verdict.UNDECIDED
+    assert meets(measurement(*near), FAST)
+    assert not meets(measurement(*near, timeline(0.6)), FAST)
+    assert not meets(measurement(*near, failure()), FAST)
+    assert not meets(measurement(*near), parse_objectives("p95 itl < 40ms"))

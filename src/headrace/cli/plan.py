@@ -156,13 +156,14 @@ def _fit(model: PlannedModel, trace: ReadTrace | None, options: PlanOptions) -> 
     requests = usual_requests() if trace is None else trace.requests
     name = options["workload"].name if options["workload"] is not None else ""
     traffic = f"{name}, {len(requests):,} requests" if name else USUAL_TRAFFIC
-    found = rank(
-        plans,
-        requests,
-        objectives,
-        counts_replicas=trace is not None,
-        on_done=lambda done: click.echo(f"{done} of {len(plans)} cards simulated", err=True),
-    )
+    with Console(stderr=True).status(f"simulating {len(plans)} deployments") as status:
+        found = rank(
+            plans,
+            requests,
+            objectives,
+            counts_replicas=trace is not None,
+            on_done=lambda done: status.update(f"{done} of {len(plans)} deployments simulated"),
+        )
     said = "; ".join(map(str, objectives))
     print_fits(found, said, traffic, Console(highlight=False))
     if options["as_json"]:

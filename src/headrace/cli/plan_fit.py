@@ -10,21 +10,23 @@ surely than it predicts one.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import cycle, islice
 from math import ceil
 
 from headrace.capacity.kv import blocks_for_tokens
 from headrace.capacity.plan import Plan
 from headrace.capacity.roofline import Roofline
-from headrace.cli.capacity import probe_of
 from headrace.cli.pool import OnDone, Unjudged, judge_in_processes
+from headrace.core.cost import StepShape
 from headrace.core.errors import BadInput
 from headrace.core.measurement import ALL, Measurement
-from headrace.core.objective import Objectives
+from headrace.core.objective import Metric, Objectives
 from headrace.core.settings import Settings
 from headrace.gateway.router import LeastRequests
 from headrace.measure.capacity import Capacity, Found, Probe, find
-from headrace.measure.goodput import Verdict
+from headrace.measure.goodput import Verdict, meets
+from headrace.measure.steady import steadiness
 from headrace.measure.summary import summarise
 from headrace.report.plan_fit import Fit, ranked
 from headrace.sim.measurement import About, measurement_of
@@ -46,8 +48,11 @@ _LEAST_REQUESTS, _MOST_REQUESTS = 200, 400
 _LEAST_S = 15.0
 """Of a run: as long as a queue needs to show that it grows, within these numbers of requests."""
 _MOST_REPLICAS = 64
-_AT_ONCE, _TOKEN_S = 128, 0.03
-"""Requests, and seconds a token, of a server that is well used: only where a search begins."""
+_TOKEN_S = 0.05
+"""Between tokens, where no objective limits that: only where a search begins."""
+_OF_THE_LIKELY = 0.6
+_HOPELESS = 64
+"""A card that misses at such a part of its likely rate misses with requests one by one."""
 _ABOUT = About("twin", "", {}, "", {})
 
 
@@ -108,6 +113,8 @@ class _Twin:
         self._rate = len(requests) / span_s
         self._cost = Roofline(plan.deployment)
         self._settings = self._of_vllm()
+        self._met: dict[float, Measurement] = {}
+        """The last run at each rate that met."""
 
     def _of_vllm(self) -> Settings:
         """vLLM's, with as many plain blocks as hold what the plan's groups hold of this traffic."""
@@ -129,18 +136,43 @@ class _Twin:
     def search(self, objectives: Objectives) -> Capacity:
         """The highest rate of one replica."""
 
+        @cache
         def judge(rate: float, number: int, longer: float) -> Probe:
-            return probe_of(rate, self._run(rate, number, longer), objectives)
+            run = self._run(rate, number, longer)
+            probe = _judged(rate, run, objectives)
+            if probe.verdict is Verdict.MET:
+                self._met[rate] = run
+            return probe
 
-        return find(judge, self._usual_rate())
+        likely = self._likely_rate(objectives)
+        rates = (likely, likely / _HOPELESS)
+        if not any(judge(rate, 0, 1.0).verdict is Verdict.MET for rate in rates):
+            return Capacity(Found.NEVER_MET, None, rates[-1], ())
+        return find(judge, likely)
 
-    def _usual_rate(self) -> float:
-        """Where to begin: with the KV cache full of requests whose tokens take a while each."""
-        output_tokens = sum(r.output_tokens for r in self._requests) / len(self._requests)
-        tokens = sum(r.prompt_tokens + r.output_tokens for r in self._requests) // len(self._requests)
-        plan = self._plan
-        held = plan.num_blocks / plan.layout.blocks_per_request(tokens, plan.sizing)
-        return min(held, plan.deployment.max_num_seqs, _AT_ONCE) / (output_tokens * _TOKEN_S)
+    def _likely_rate(self, objectives: Objectives) -> float:
+        """Where to begin: what the card computes if every step decodes for as many as its goals and its KV
+        cache allow, prompts beside them; by the cost model alone, without a queue.
+        """
+        count = len(self._requests)
+        prompt = ceil(sum(r.prompt_tokens for r in self._requests) / count)
+        output = ceil(sum(r.output_tokens for r in self._requests) / count)
+        plan, context = self._plan, prompt + output // 2
+        held = int(plan.num_blocks / plan.layout.blocks_per_request(context, plan.sizing))
+        itl_s = [each.limit_s for each in objectives if each.metric is Metric.ITL]
+        most_s = min(itl_s, default=_TOKEN_S)
+        seqs = max(1, min(held, plan.deployment.max_num_seqs))
+        while seqs > 1 and self._decode_s(seqs, context) > most_s / 2:
+            seqs = seqs // 2
+        pairs = prompt * (prompt + 1) // 2
+        alone = StepShape(
+            prefill_seqs=1, prefill_tokens=prompt, prefill_attention_pairs=pairs, sampled_seqs=1
+        )
+        per_request_s = output * self._decode_s(seqs, context) / seqs + self._cost.step_ns(alone) / 1e9
+        return _OF_THE_LIKELY / per_request_s
+
+    def _decode_s(self, seqs: int, context: int) -> float:
+        return self._cost.step_ns(StepShape(seqs, seqs * context, sampled_seqs=seqs)) / 1e9
 
     def _run(self, rate: float, number: int = 0, longer: float = 1.0, replicas: int = 1) -> Measurement:
         count = min(max(_LEAST_REQUESTS, ceil(rate * _LEAST_S * longer)), _MOST_REQUESTS)
@@ -163,16 +195,26 @@ class _Twin:
         """The fewest that meet at the workload's own rate; None where too many would be needed."""
         fewest = max(1, ceil(self._rate / met))
         for count in range(fewest, min(2 * fewest + 2, _MOST_REPLICAS + 1)):
-            found = probe_of(self._rate, self._run(self._rate, replicas=count), objectives)
+            found = _judged(self._rate, self._run(self._rate, replicas=count), objectives)
             if found.verdict is Verdict.MET:
                 return count
         return None
 
     def fit(self, capacity: Capacity, replicas: int | None) -> Fit:
-        """With the latencies at the rate that was found."""
+        """With the latencies of the last run at the rate that was found."""
         if capacity.met is None:
             return Fit(self._plan, None, capacity.found is Found.NEVER_MISSED, None, None, replicas)
-        found = summarise(self._run(capacity.met))[ALL]
+        found = summarise(self._met[capacity.met])[ALL]
         ttft_s = None if found.ttft_s is None else found.ttft_s.p95
         itl_s = None if found.itl_s is None else found.itl_s.p95
         return Fit(self._plan, capacity.met, capacity.found is Found.NEVER_MISSED, ttft_s, itl_s, replicas)
+
+
+def _judged(rate: float, run: Measurement, objectives: Objectives) -> Probe:
+    """By the percentiles of the run as they are: a twin can be asked again, and cards are compared by many.
+
+    Intervals would end the search wherever they hold a limit, which for gaps is half of the way.
+    """
+    steady = steadiness(run)
+    verdict = Verdict.MET if steady.is_steady is not False and meets(run, objectives) else Verdict.MISSED
+    return Probe(rate, verdict, steady.is_steady, steady.why)

@@ -124,7 +124,7 @@ _TRAFFIC = (
                  "this workload fit at once: any file that `workload describe` reads."),
     click.option("--first", type=click.IntRange(1), metavar="N", help="Only so many of its requests."),
     click.option("--fit", is_flag=True, help="Rank cards, or with --gpu TP degrees, by the rate that their "
-                 "twins promise within --slo; with --workload, by the replicas it needs. Minutes."),
+                 "twins promise within --slo; with --workload, by the replicas it needs. A minute."),
     click.option("--slo", default=USUAL_SLO, show_default=True, metavar="GOALS",
                  help="What --fit must meet."),
 )  # fmt: skip

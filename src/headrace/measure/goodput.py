@@ -17,7 +17,7 @@ import numpy as np
 from headrace.core.measurement import ALL, Measurement
 from headrace.core.objective import Metric, Objective, Objectives, is_good, of_class
 from headrace.core.timeline import Failure, Timeline
-from headrace.measure.intervals import FEWEST, Interval, Resampled, fewest, interval_of_gaps
+from headrace.measure.intervals import FEWEST, Floats, Interval, Resampled, fewest, interval_of_gaps
 
 FEW = 5
 """Requests, from which on a median beyond the limit is a promise missed, though no interval can be drawn."""
@@ -67,6 +67,16 @@ def judged(measurement: Measurement, objectives: Objectives) -> list[Judged]:
         for name in classes
         for objective in of_class(objectives, name)
     ]
+
+
+def meets(measurement: Measurement, objectives: Objectives) -> bool:
+    """Whether every percentile of the run lies within its limit, however sure that is of another run."""
+    classes = {result.request_class for result in measurement.measured}
+    return all(
+        _seen(objective, [r for r in measurement.measured if r.request_class == name]) < objective.limit_s
+        for name in classes
+        for objective in of_class(objectives, name)
+    )
 
 
 def overall(judgements: Sequence[Judged]) -> Verdict:
@@ -131,16 +141,36 @@ def _percentile(objective: Objective, results: Sequence[Timeline | Failure]) -> 
     return _late(value), (_late(low), _late(high)), median
 
 
+def _seen(objective: Objective, results: Sequence[Timeline | Failure]) -> float:
+    """The percentile alone."""
+    if objective.metric is Metric.ITL:
+        gaps_s, failed = _gaps_of(results)
+        return (
+            float(np.percentile(gaps_s, objective.percentile)) if _tells(gaps_s, failed, objective) else inf
+        )
+    values = [_value(objective.metric, result) for result in results]
+    return _late(float(np.percentile(values, objective.percentile, method="higher")))
+
+
+def _gaps_of(results: Sequence[Timeline | Failure]) -> tuple[Floats, float]:
+    """Of whole answers, and the share that failed."""
+    gaps = [np.diff(result.token_at) for result in results if isinstance(result, Timeline)]
+    return np.concatenate([*gaps, np.empty(0)]), 1 - len(gaps) / len(results)
+
+
+def _tells(gaps_s: Floats, failed: float, objective: Objective) -> bool:
+    return gaps_s.size > 0 and failed <= 1 - objective.percentile / 100
+
+
 def _gaps(objective: Objective, results: Sequence[Timeline | Failure]) -> _Seen:
     """Of the gaps of whole answers: of a failure it is not known how many there would have been, so
     failures beyond the percentile's room miss it at once.
     """
-    timelines = [result for result in results if isinstance(result, Timeline)]
-    failed = 1 - len(timelines) / len(results)
-    gaps_s = [gap_s for timeline in timelines for gap_s in timeline.itl_s]
-    if failed > 1 - objective.percentile / 100 or not gaps_s:
+    gaps_s, failed = _gaps_of(results)
+    if not _tells(gaps_s, failed, objective):
         return inf, None, 0.0
     value = float(np.percentile(gaps_s, objective.percentile))
+    timelines = [result for result in results if isinstance(result, Timeline)]
     found = interval_of_gaps(timelines, [objective.percentile])
     return value, found[0] if found else None, min(value, float(np.median(gaps_s)))
 
