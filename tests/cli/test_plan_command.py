@@ -162,9 +162,14 @@ def test_a_gguf_file_whose_layers_keep_latents_is_refused(
 ) -> None:
     path = tmp_path / "deepseek.gguf"
     path.touch()
-    said = {"general.architecture": "deepseek2", "deepseek2.attention.kv_lora_rank": 512}
-    header = GgufHeader(said, 0, frozenset(), ())
-    monkeypatch.setattr("headrace.cli.plan_model.read_header", lambda path: header)
+    header = GgufHeader(
+        {"general.architecture": "deepseek2", "deepseek2.attention.kv_lora_rank": 512}, 0, frozenset(), ()
+    )
+
+    def read_header(path: Path) -> GgufHeader:
+        return header
+
+    monkeypatch.setattr("headrace.cli.plan_model.read_header", read_header)
     result = plan(path, "--gpu", "h100")
     assert result.exit_code == 2
     assert "attention.kv_lora_rank" in result.stderr

@@ -140,7 +140,7 @@ _CARDS = (
     ),
     Gpu(
         "l4", int(22.03 * GIB), 300 * _G, _flops(121, 242), _PCIE4,
-        specs="NVIDIA L4 datasheet, not re-read; 125 and 251 TFLOP/s at full boost: "
+        specs="aiconfigurator 0.12 systems/l4.yaml; 125 and 251 TFLOP/s at full boost: "
         "hmc-tech.com/gpu/nvidia-l4-vs-nvidia-a2",
         bandwidth_efficiency=0.84,
         certainty=Certainty.DERIVED,
@@ -155,8 +155,8 @@ _CARDS = (
     ),
     Gpu(
         "a100-40", int(39.4 * GIB), 1555 * _G, _flops(311.87), _NVLINK3,
-        specs="hmc-tech.com/gpu/nvidia-l4-vs-nvidia-a100-40gb; 1,555 GB/s: NVIDIA A100 datasheet, "
-        "not re-read",
+        specs="hmc-tech.com/gpu/nvidia-l4-vs-nvidia-a100-40gb; 1,555 GB/s: "
+        "sysrqmts.com/gpus/compare/nvidia-a100-sxm4-40-gb-vs-nvidia-tesla-t4",
         bandwidth_efficiency=0.79,
         certainty=Certainty.MEASURED,
         evidence=_A100_EVIDENCE,
@@ -164,7 +164,7 @@ _CARDS = (
     ),
     Gpu(
         "a100-80", int(79.15 * GIB), 2039 * _G, _flops(311.87), _NVLINK3,
-        specs="as a100-40; 2,039 GB/s (SXM): NVIDIA A100 datasheet, not re-read",
+        specs="as a100-40; 2,039 GB/s (SXM): aiconfigurator 0.12 systems/a100_sxm.yaml",
         bandwidth_efficiency=0.79,
         certainty=Certainty.DERIVED,
         evidence=_A100_EVIDENCE,
@@ -172,31 +172,33 @@ _CARDS = (
     ),
     Gpu(
         "h100", int(79.11 * GIB), 3350 * _G, _flops(989.4, 1978.9), _NVLINK4,
-        specs="glennklockwood.com/garden/processors/h100 (SXM5); memory: "
-        "github.com/vllm-project/vllm/issues/27508",
+        specs="glennklockwood.com/garden/processors/h100 (SXM5) and aiconfigurator 0.12 "
+        "systems/h100_sxm.yaml; memory: github.com/vllm-project/vllm/issues/27508",
         evidence=_H100_EVIDENCE,
         capability=(9, 0),
     ),
     Gpu(
         "h100-pcie", int(79.11 * GIB), 2000 * _G, _flops(756, 1513), _PCIE5,
-        specs="archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html (halved: it lists sparse figures)",
+        specs="archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html (halved: it lists sparse figures); "
+        "aiconfigurator 0.12 systems/h100_pcie.yaml",
         capability=(9, 0),
     ),
     Gpu(
         "h200", int(139.8 * GIB), 4800 * _G, _flops(989.4, 1978.9), _NVLINK4,
-        specs="arithmetic of the H100 (glennklockwood.com/garden/processors/h100); 141 GB, 4.8 TB/s: NVIDIA "
-        "H200 datasheet, not re-read",
+        specs="arithmetic of the H100 (glennklockwood.com/garden/processors/h100); 141 GB, 4.8 TB/s: "
+        "aiconfigurator 0.12 systems/h200_sxm.yaml",
         capability=(9, 0),
     ),
     Gpu(
         "b200", int(178.4 * GIB), 7700 * _G, _flops(2250, 4500, 9000), _NVLINK5,
-        specs="NVIDIA HGX B200 datasheet, not re-read; memory, 183,359 MiB: "
+        specs="aiconfigurator 0.12 systems/b200_sxm.yaml; memory, 183,359 MiB: "
         "github.com/vllm-project/vllm/pull/43050",
         capability=(10, 0),
     ),
     Gpu(
         "rtx-4090", int(23.52 * GIB), 1008 * _G, _flops(165.15, 330.3), _PCIE4,
-        specs="waredb.com/processor/nvidia-geforce-rtx-4090 (FP32 accumulation)",
+        specs="waredb.com/processor/nvidia-geforce-rtx-4090 (FP32 accumulation), and "
+        "hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-nvidia-rtx-pro-5000-blackwell",
         capability=(8, 9),
     ),
     Gpu(
@@ -236,24 +238,28 @@ _CARDS = (
     ),
     Gpu(
         "h20", int(95.1 * GIB), 4000 * _G, _flops(148, 296), _NVLINK4,
-        specs="148 TFLOP/s, 4 TB/s, 96 GB: NVIDIA H20 datasheet, not re-read",
+        specs="148 TFLOP/s, 4 TB/s: github.com/ai-dynamo/aiconfigurator systems/h20_sxm.yaml (its memory is "
+        "another variant's); 96 GB: NVIDIA H20 datasheet, not re-read",
         capability=(9, 0),
     ),
     Gpu(
-        "b300", int(268 * GIB), 7700 * _G, _flops(2250, 4500, 13500), _NVLINK5,
-        specs="NVIDIA HGX B300 datasheet, not re-read; memory: 268 GiB in a start-up line of vLLM that "
-        "InferenceX keeps",
+        "b300", int(268 * GIB), 7750 * _G, _flops(2250, 4500, 14000) | {Dtype.INT8: 153.5 * _T}, _NVLINK5,
+        specs="aiconfigurator 0.12 systems/b300_sxm.yaml, int8 among it; 13,125 TFLOP/s in fp4: "
+        "glennklockwood.com/garden/processors/B300; memory: 268 GiB in a start-up line of vLLM that "
+        "InferenceX keeps, 275,040 MiB in aiconfigurator",
         capability=(10, 3),
     ),
     Gpu(
         "t4", int(14.56 * GIB), 320 * _G, _flops(65), _PCIE4,
-        specs="65 TFLOP/s in fp16, 320 GB/s: NVIDIA T4 datasheet, not re-read; memory: torch's own message "
+        specs="65 TFLOP/s in fp16: hmc-tech.com/gpu/nvidia-a800-40gb-vs-nvidia-t4; 320 GB/s: "
+        "sysrqmts.com/gpus/compare/nvidia-a100-sxm4-40-gb-vs-nvidia-tesla-t4; memory: torch's own message "
         "(\"total capacity of 14.56 GiB\"), as below",
         capability=(7, 5),
     ),
     Gpu(
         "v100-32", int(31.73 * GIB), 900 * _G, _flops(125), _NVLINK3,
-        specs="125 TFLOP/s in fp16, 900 GB/s: NVIDIA V100 datasheet, not re-read; memory: torch's message",
+        specs="125 TFLOP/s in fp16 (SXM2), 900 GB/s: NVIDIA V100 datasheet, not re-read; 113 for PCIe: "
+        "hmc-tech.com/gpu/nvidia_v100-vs-nvidia_t40; memory: torch's message",
         capability=(7, 0),
     ),
     Gpu(
@@ -263,12 +269,13 @@ _CARDS = (
     ),
     Gpu(
         "a40", int(44.35 * GIB), 696 * _G, _flops(149.7), _PCIE4,
-        specs="NVIDIA A40 datasheet, not re-read",
+        specs="696 GB/s: sysrqmts.com, A40 PCIe; 149.7 TFLOP/s: NVIDIA A40 datasheet, not re-read",
         capability=(8, 6),
     ),
     Gpu(
         "rtx-a6000", int(47.53 * GIB), 768 * _G, _flops(154.8), _PCIE4,
-        specs="NVIDIA RTX A6000 datasheet, not re-read; memory: torch's message",
+        specs="768 GB/s: servethehome.com/nvidia-rtx-a6000-48gb-gpu-drops-quadro-designation; 154.8 TFLOP/s: "
+        "llmperf.net/categories/gpu/Nvidia-A6000-GPUs (after Microway); memory: torch's message",
         capability=(8, 6),
     ),
     Gpu(
@@ -283,17 +290,20 @@ _CARDS = (
         capability=(8, 6),
     ),
     Gpu(
-        "rtx-5090", int(31.36 * GIB), 1792 * _G, _flops(209.5, 419, 838), _PCIE5,
-        specs="NVIDIA RTX Blackwell whitepaper, not re-read (FP32 accumulation); memory: torch's message",
+        "rtx-5090", int(31.36 * GIB), 1792 * _G, _flops(209.5, 419, 1676), _PCIE5,
+        specs="github.com/ai-dynamo/aiconfigurator systems/rtx_5090.yaml, halved but for fp4 (419 and 838 "
+        "TFLOP/s are of FP16 accumulation, twice that of FP32 on GeForce cards); memory: torch's message",
         capability=(12, 0),
     ),
     Gpu(
         "mi325x", int(255.5 * GIB), 6000 * _G, _flops(1307.4, 2614.9), _XGMI,
-        specs="arithmetic of the MI300X; 256 GB, 6 TB/s: AMD MI325X datasheet, not re-read",
+        specs="arithmetic of the MI300X; 6 TB/s: wiaix.com/amd-instincttm-mi325x-accelerators; 256 GB: AMD "
+        "MI325X datasheet, not re-read",
     ),
     Gpu(
         "mi355x", int(287.5 * GIB), 8000 * _G, _flops(2500, 5000, 10000), _XGMI,
-        specs="288 GB, 8 TB/s, 2.5 PFLOP/s: AMD MI355X datasheet, not re-read",
+        specs="288 GB, 8 TB/s: boston-uk-l.azurewebsites.net/blog/2025/08/14/amd-instinct-mi355x.aspx; 5 "
+        "PFLOP/s in fp8: world-today-news.com/?p=7253162 (ISSCC 2026), half in bf16 and twice in fp4",
     ),
 )  # fmt: skip
 
