@@ -22,6 +22,7 @@ _UNIT_S = {
     "us": 1e-6,
     "min": 60.0,
     "minutes": 60.0,
+    "hours": 3600.0,
 }
 _LATENCY = (
     "ttft",
@@ -93,7 +94,7 @@ def quantity_of(reading: Reading, told_as: str = "") -> Quantity | None:
     if not what and not rate:
         return None
     what = what or "output"
-    unit = 1.0 if rate else next((_UNIT_S[w] for w in words if w in {"ms", "us", "s", "sec", "seconds"}), 1.0)
+    unit = 1.0 if rate else next((_UNIT_S[w] for w in words if w in _UNIT_S.keys() - {"min"}), 1.0)
     stat = next((word for word in words if word in _STATS), "")
     known = {what, stat, *_UNIT_S, *_NOISE} | ({"tok", "throughput"} if rate else set())
     return Quantity(
@@ -105,6 +106,15 @@ def quantity_of(reading: Reading, told_as: str = "") -> Quantity | None:
         told_as or reading.name,
         reading.where,
     )
+
+
+def duration_s(reading: Reading) -> float | None:
+    """Seconds of a reading whose name has a unit of time anywhere: startup:minutes_prefetch."""
+    words = re.split(r"[_\s/.\-:]+", reading.name.lower())
+    unit = next((_UNIT_S[word] for word in words if word in _UNIT_S), None)
+    if unit is None or reading.last is None or is_rate(words):
+        return None
+    return reading.last * unit
 
 
 def _situation(words: Iterable[str]) -> frozenset[str]:

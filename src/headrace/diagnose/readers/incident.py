@@ -46,7 +46,10 @@ def read_incident(value: Mapping[str, object], where: str) -> Evidence:
     for part, prefix in (("metrics", ""), ("hardware", "hardware:"), ("workload", "workload:")):
         for name, entry in _mapping(value.get(part)).items():
             full = plain(prefix + name)[:200]
-            readings[full] = Reading(full, _values(entry), f"{where} {part}")
+            full, values = _one_spelling(full) if part == "metrics" else full, _values(entry)
+            if part != "hardware":  # there 4090 is a name
+                values = tuple(_number(each) for each in values)
+            readings[full] = Reading(full, values, f"{where} {part}")
     if engine := _text(value.get("engine")):
         readings["hardware:engine"] = Reading("hardware:engine", (engine,), where)
     flags = dict[str, Flag]()
@@ -105,6 +108,42 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for line in value:
             yield plain(str(line))[: 1 << 15]
+
+
+_OWN_NAMES = ("vllm:", "sglang:", "headrace:", "llamacpp:", "promql:")
+"""Names of a server's own metrics, which are spelt in one way."""
+_WHOSE = (
+    (
+        r"(?:num_requests|num_preemptions|(?:gpu|kv)_cache_usage|prefix_cache|time_to_first_token_seconds)",
+        "vllm:",
+    ),
+    (r"gpu_", "gpu:"),
+    (r"(?:host|cpu)_", "host:"),
+)
+"""Whose number it is where no prefix says so; else the client's."""
+_A_SECOND = re.compile(
+    r"(?<![a-z])(?:tokens?|toks?)_?(?:/|per)_?s(?:ec(?:ond)?s?)?(?![a-z])|(?<![a-z])tps(?![a-z])"
+)
+
+
+def _one_spelling(name: str) -> str:
+    """client:ttft_p50_ms of "ttft-p50 (ms)", …tok_s of "…tokens per second"."""
+    if ":" not in name:
+        name = next((prefix for stem, prefix in _WHOSE if re.match(stem, name)), "client:") + name
+    prefix, colon, rest = name.rpartition(":")
+    if name.startswith(_OWN_NAMES) or "{" in name:
+        return name
+    rest = re.sub(r"[\s\-()\[\]]+", "_", rest).strip("_")
+    return prefix + colon + _A_SECOND.sub("tok_s", rest)
+
+
+_WRITTEN = re.compile(r"[~≈]?\s*(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?)\s*%?", re.IGNORECASE)
+
+
+def _number(value: Value) -> Value:
+    """A number that was written as text: "5,200", "98 %", "~12"."""
+    found = _WRITTEN.fullmatch(value.strip()) if isinstance(value, str) else None
+    return float(found[1].replace(",", "")) if found else value
 
 
 def _mapping(value: object) -> Mapping[str, object]:
