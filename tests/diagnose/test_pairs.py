@@ -240,6 +240,106 @@ PAIRS: dict[str, tuple[Label, Parts, Parts]] = {
         {"metrics": {"client:ttft_mean_s": 120}, "workload": {"requests": 9000, "arrival": "all at once"}},
         {"metrics": {"client:ttft_mean_s": 120}, "workload": {"requests": 90, "arrival": "all at once"}},
     ),
+    "a pool that is less than a start needs": (
+        Label.OOM_KV,
+        {"metrics": {"startup:kv_gib_needed": 12.1, "startup:kv_gib": 10.5}},
+        {"metrics": {"startup:kv_gib_needed": 12.1, "startup:kv_gib": 12.5}},
+    ),
+    "a context that is divided among slots": (
+        Label.BAD_FLAGS,
+        {
+            "engine": "llama.cpp",
+            "flags": {"ctx-size": 8192, "parallel": 2},
+            "metrics": {"startup:n_ctx_slot": 4096},
+        },
+        {
+            "engine": "llama.cpp",
+            "flags": {"ctx-size": 8192, "parallel": 1},
+            "metrics": {"startup:n_ctx_slot": 8192},
+        },
+    ),
+    "a histogram below its first edge": (
+        Label.MEASUREMENT,
+        {
+            "metrics": {
+                'vllm:time_to_first_token_seconds_bucket{le="0.001"}': 208,
+                'vllm:time_to_first_token_seconds_bucket{le="0.08"}': 208,
+            }
+        },
+        {
+            "metrics": {
+                'vllm:time_to_first_token_seconds_bucket{le="0.001"}': 2,
+                'vllm:time_to_first_token_seconds_bucket{le="0.08"}': 208,
+            }
+        },
+    ),
+    "a difference of quantiles below zero": (
+        Label.MEASUREMENT,
+        {"metrics": {"client:ttft_p50_s_router_minus_engine": -0.12}},
+        {"metrics": {"client:ttft_p50_s_router_minus_engine": 0.12}},
+    ),
+    "a card that does nothing but read": (
+        Label.COMPUTE,
+        {"metrics": {"gpu:busy_perc": 99.7}, "workload": {"prompt_tokens": 200_000, "max_tokens": 1}},
+        {"metrics": {"gpu:busy_perc": 99.7}, "workload": {"prompt_tokens": 200_000, "max_tokens": 4000}},
+    ),
+    "runs of the same that do not agree": (
+        Label.UNDETERMINED,
+        {"metrics": {"runs:decode_tok_s": [33.1, 26.2, 33.0, 26.4]}, "workload": {"symptom": "tokenizer"}},
+        {"metrics": {"runs:decode_tok_s": [33.1, 32.2, 33.0, 32.4]}, "workload": {"symptom": "tokenizer"}},
+    ),
+    "a feature that the better run lacks": (
+        Label.BAD_FLAGS,
+        {"metrics": {"client:decode_tok_s": 5, "client:decode_tok_s_without_lora": 27}},
+        {"metrics": {"client:decode_tok_s": 26, "client:decode_tok_s_without_lora": 27}},
+    ),
+    "a ratio beside what it is compared with": (
+        Label.BAD_FLAGS,
+        {"metrics": {"client:slowdown_x": 4}, "workload": {"compared_with": "no LoRA"}},
+        {"metrics": {"client:slowdown_x": 1.05}, "workload": {"compared_with": "no LoRA"}},
+    ),
+    "a flag that is named as the difference": (
+        Label.QUEUEING,
+        {
+            "metrics": {"client:ttft_mean_ms": 720, "client:ttft_mean_ms_limit_8": 470},
+            "workload": {"setting": "max-num-partial-prefills"},
+        },
+        {
+            "metrics": {"client:ttft_mean_ms": 720, "client:ttft_mean_ms_limit_8": 700},
+            "workload": {"setting": "max-num-partial-prefills"},
+        },
+    ),
+    "a start of minutes, whatever its name": (
+        Label.COLD_START,
+        {"metrics": {"startup:minutes": 60, "startup:minutes_prefetch": 12}},
+        {"metrics": {"startup:seconds": 20, "startup:seconds_prefetch": 12}},
+    ),
+    "few are late, behind prompts of many steps": (
+        Label.QUEUEING,
+        {
+            "flags": {"max-num-batched-tokens": 8192},
+            "metrics": {"client:share_ttft_above_60s": 0.1},
+            "workload": {"prompt_tokens": 642_000},
+        },
+        {
+            "flags": {"max-num-batched-tokens": 8192},
+            "metrics": {"client:share_ttft_above_60s": 0.9},
+            "workload": {"prompt_tokens": 642_000},
+        },
+    ),
+    "an allocation that failed while turns were served": (
+        Label.OOM_PEAK,
+        {
+            "log": ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 50.00 MiB."],
+            "hardware": {"gpu": "RTX 3090"},
+            "workload": {"model": "Qwen3.6-27B", "accumulated_context": 26_000},
+        },
+        {
+            "log": ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 50.00 MiB."],
+            "hardware": {"gpu": "RTX 3090"},
+            "workload": {"model": "Qwen3.6-27B"},
+        },
+    ),
 }
 
 

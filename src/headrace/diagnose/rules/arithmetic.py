@@ -1,10 +1,11 @@
 """What the numbers of one report say of each other, whatever words stand beside them."""
 
+import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
-from headrace.diagnose.load import load_of
+from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import Quantity, quantities
 from headrace.diagnose.rules.support import concurrency, fact, out_of_memory, prompt_tokens, start_failed
 from headrace.diagnose.sizes import active_parameters_of, card_of, hardware_text, model_of, tensor_parallel
@@ -201,7 +202,43 @@ SHORT_PROMPT = 512.0
 """Tokens: below it one prompt does not fill the card."""
 
 
+def nothing_but_prefill(e: Evidence) -> Iterator[Finding]:
+    """Prompts of thousands of tokens, a token or two of answer, a card that is never idle: all its work is
+    reading prompts, which is bound by arithmetic.
+    """
+    made = e.number("workload:max_tokens", "workload:output_tokens", "workload:osl")
+    longest = max(prompt_tokens(e), default=0.0)
+    busy = [
+        r
+        for r in e.under("gpu:")
+        if r.last is not None and re.search(r"util|busy|sm_", r.name) and "mem" not in r.name
+    ]
+    if made is None or longest < LEAST_PROMPT or made > longest / 500 or not busy or start_failed(e):
+        return
+    if min(share(r.last or 0.0) for r in busy) < BUSY or load_of(e).peak_kv >= 0.9:
+        return
+    yield Finding(
+        Label.COMPUTE,
+        f"{longest:,.0f} tokens are read for {made:g} made, and the card is busy all the time: computation",
+        (fact(e, busy[0].name), Fact(f"{longest:,.0f} prompt tokens for {made:g} of answer")),
+        Advice(
+            "prefix caching of what repeats, shorter prompts, more or faster cards, FP8 where the card "
+            "has units for them",
+            "TTFT in proportion",
+            "cards, or a little quality",
+            "prompt tokens a second, alone and under load: level means that it is all the card reads",
+        ),
+        Severity.WARNING,
+        0.75,
+        explains=frozenset({Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.QUEUEING}),
+    )
+
+
+BUSY = 0.9
+
+
 RULES = (
+    nothing_but_prefill,
     prefills_take_turns,
     more_offered_than_served,
     kv_is_read_at_each_token,

@@ -48,7 +48,7 @@ def against_a_reference(e: Evidence) -> Iterator[Finding]:
     """The same was measured where it went well, and the one difference has a name: more cores, a faster link,
     a setting left out.
     """
-    measured = quantities(e, ("client:", "runs:", "measured:", "sweep:"))
+    measured = quantities(e, ("client:", "runs:", "measured:", "sweep:")) + told_ratios(e)
     references = [q for r in e.under("workload:") if _REFERENCE.match(r.name) and (q := _as_measured(r))]
     if start_failed(e):
         return
@@ -70,6 +70,8 @@ def _difference(now: Quantity, other: Quantity, least: float) -> tuple[Contrast,
     words, own = other.situation - now.situation, now.situation - other.situation
     if ratio is None or not words | own:
         return None
+    # What went better without a thing went worse with it.
+    words, own = words | _denied(own), own | _denied(words)
     return next(
         (
             (contrast, ratio)
@@ -78,6 +80,39 @@ def _difference(now: Quantity, other: Quantity, least: float) -> tuple[Contrast,
         ),
         None,
     )
+
+
+def _denied(words: frozenset[str]) -> frozenset[str]:
+    return frozenset(word.removeprefix("no-") for word in words if word.startswith("no-"))
+
+
+_RATIO = re.compile(
+    r"^(?:client|runs|measured):(?P<worse>slow\w*|worse|longer)?.*(?:_x|_times|_ratio|_factor)$"
+)
+_NAMES_THE_DIFFERENCE = (
+    *("compared_with", "versus", "vs", "against", "baseline", "reference", "without", "setting"),
+    *("feature", "changed", "difference", "lever"),
+)
+
+
+def _named_differences(e: Evidence) -> list[str]:
+    """What somebody says is the one difference between two runs."""
+    return [text for name in _NAMES_THE_DIFFERENCE if (text := e.text(f"workload:{name}")) and len(text) < 80]
+
+
+def told_ratios(e: Evidence) -> list[Quantity]:
+    """client:slowdown_x = 4 beside workload:compared_with = "no LoRA", as two times."""
+    ratio = next(
+        (r for r in e.readings.values() if r.last and (m := _RATIO.match(r.name)) and m["worse"]), None
+    )
+    found = list[Quantity]()
+    for told in _named_differences(e) if ratio is not None else ():
+        spelt = re.sub(r"\W+", "_", told.lower()).strip("_")
+        both = ((ratio.name, "", ratio.last), (ratio.name, f"_{spelt}", 1.0)) if ratio is not None else ()
+        for name, tail, value in both:
+            if (q := quantity_of(Reading(f"client:latency{tail}", (value or 1.0,), ""), name)) is not None:
+                found.append(q)
+    return found
 
 
 def _as_measured(reading: Reading) -> Quantity | None:
@@ -164,11 +199,11 @@ def another_value_helps(e: Evidence) -> Iterator[Finding]:
         (flag, reading.text, reading.name)
         for flag, reading in other_values(e)
         if _HELPS.search(reading.text.lower()) and not _NO_DIFFERENCE.search(reading.text.lower())
-    ] + list(_in_names(measured))
+    ] + [*_in_names(measured), *_named_beside(e, measured)]
     if not tried or start_failed(e) or tells_of_oom(e):
         return
     flag, how, name = tried[0]
-    slots = flag in {"max-num-seqs", "max-running-requests", "parallel"}
+    slots = _ADMITS.search(flag) is not None
     label, also = (Label.QUEUEING, Label.BAD_FLAGS) if slots else (Label.BAD_FLAGS, Label.QUEUEING)
     yield Finding(
         label,
@@ -182,6 +217,26 @@ def another_value_helps(e: Evidence) -> Iterator[Finding]:
         also=(also,) if slots or "batched" in flag else (),
         explains=frozenset({Label.UNDETERMINED, Label.COMPUTE, Label.MEMORY_BANDWIDTH, Label.KV_CAPACITY}),
     )
+
+
+_ADMITS = re.compile(
+    r"max-num-seqs|max-running-requests|^parallel$|partial-prefills|long-prefill|scheduling-policy"
+)
+"""Flags that say who may run, and whose prompt is read first."""
+
+
+def _named_beside(e: Evidence, measured: list[Quantity]) -> Iterator[tuple[str, str, str]]:
+    """Two runs of one thing, and the flag that is said to be their difference."""
+    known = (*flag_facts().options, *flag_facts().switches, *flag_facts().gone)
+    told = [
+        flag for text in _named_differences(e) for flag in known if flag in text.lower().replace("_", "-")
+    ]
+    for now in measured if told else ():
+        for other in measured:
+            ratio = _times_worse(now, other)
+            if ratio is not None and ratio > ONE_REPORT and other.situation > now.situation:
+                flag = max(told, key=len)
+                yield flag, f"{ratio:.1f} times as good", other.name
 
 
 def _in_names(measured: list[Quantity]) -> Iterator[tuple[str, str, str]]:

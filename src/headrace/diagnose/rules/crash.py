@@ -157,9 +157,13 @@ def _told_phase(e: Evidence) -> Phase:
         e.text(f"workload:{name}") for name in ("phase", "stage", "when", "during", "at", "moment")
     )
     found = next((p for p, words in _WORDS if re.search(words, text.lower())), None) if text.strip() else None
-    if found is None and any("logprob" in r.name or "concurrent" in r.name for r in e.under("workload:")):
+    if found is None and any(_SERVED.search(r.name) for r in e.under("workload:")):
         return Phase.SERVE
     return found or Phase.UNKNOWN
+
+
+_SERVED = re.compile(r"logprob|concurrent|accumul|turns?\b|session|conversation|:mix$")
+"""Told of requests that ran: the weights had been loaded by then."""
 
 
 def _traced(e: Evidence) -> Phase:

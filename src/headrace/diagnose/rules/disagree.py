@@ -1,5 +1,6 @@
 """Two numbers of one thing that disagree, where one of them cannot be wrong: then the other is."""
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -79,4 +80,34 @@ def log_below_the_client(e: Evidence) -> Iterator[Finding]:
         )
 
 
-RULES = (hits_not_counted, log_below_the_client)
+def varies_between_runs(e: Evidence) -> Iterator[Finding]:
+    """The same measured several times with nothing varied, and no two agree: what differs between the runs is
+    not in the report.
+    """
+    if list(e.under("sweep:")) or load_of(e).running or start_failed(e):
+        return
+    for q in quantities(e, ("runs:",)):
+        steps = [b - a for a, b in itertools.pairwise(q.values)]
+        turns = sum(a * b < 0 for a, b in itertools.pairwise(steps))
+        if len(q.values) < 4 or turns < len(steps) - 1 or min(q.values) * AGREE > max(q.values):
+            continue
+        yield Finding(
+            Label.UNDETERMINED,
+            f"{min(q.values):.3g} to {max(q.values):.3g} in runs of the same: nothing here says what differs",
+            (fact(e, q.name, f"{q.name}: {', '.join(f'{v:g}' for v in q.values[:8])}"),),
+            Advice(
+                "collect for each run: clocks and power of the card, cores and NUMA node of the processes, "
+                "kernels that were tuned at the start (their caches), other users of the machine",
+                "the cause by what goes with the slow runs",
+            ),
+            Severity.WARNING,
+            0.6,
+        )
+        return
+
+
+AGREE = 1.25
+"""Two runs of the same differ by less."""
+
+
+RULES = (varies_between_runs, hits_not_counted, log_below_the_client)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
-from headrace.diagnose.rules.support import fact, gib, said, start_failed, tells_of_oom
+from headrace.diagnose.rules.support import fact, gib, has_load, said, start_failed, tells_of_oom
 
 NEIGHBOUR_SHARE = 0.15
 """Of a card: contexts, the driver and a display take less."""
@@ -58,6 +58,37 @@ def pool_too_short(e: Evidence) -> Iterator[Finding]:
             ),
             explains=_REFUSED,
         )
+
+
+def told_pool_too_short(e: Evidence) -> Iterator[Finding]:
+    """The same check, told by its two numbers: what one request of max_model_len needs, and what there is."""
+    needs = next((r for r in e.under("startup:") if r.last and _NEEDED.search(r.name)), None)
+    have = e.number("startup:kv_gib", "startup:available_kv_gib", "startup:kv_gib_available")
+    if (
+        needs is None
+        or e.of("kv_too_short")
+        or has_load(e)
+        or (have is not None and have >= (needs.last or 0))
+    ):
+        return
+    yield Finding(
+        Label.OOM_KV,
+        f"One request of max_model_len needs {needs.last:g} GiB of KV, more than the pool has",
+        (fact(e, needs.name), *given(e, "max-model-len", "gpu-memory-utilization")),
+        Advice(
+            "--max-model-len auto, or what traffic needs; else more KV: --gpu-memory-utilization, "
+            "--kv-cache-dtype fp8, smaller --max-num-batched-tokens",
+            "the server starts",
+            "longer requests are refused with 400",
+            "'Maximum concurrency for … tokens per request' at start is 1.0x or more",
+        ),
+        _CRITICAL,
+        0.75,
+        explains=_REFUSED,
+    )
+
+
+_NEEDED = re.compile(r"kv.*(?:need|requir)\w*$")
 
 
 def nothing_left(e: Evidence) -> Iterator[Finding]:
@@ -216,7 +247,7 @@ _OTHERS = re.compile(
     r"second_(?:process|server|instance)|already_used|used_before|instances|processes|"
     r"zombie|leftover|"
     r"two (?:\w[\w.-]* )?(?:replicas|instances|models|servers|processes).{0,20}(?:one|same|a single)|"
-    r"the second (?:one )?(?:does not|fails|crashes|will not|won.t)|"
+    r"the second (?:\w+ ){0,5}(?:does not|fails|crashes|will not|won.t)|"
     r"(?:notebook|jupyter|training|desktop|comfyui|embedding|ollama|old|another|other|leftover) (?:\w+ ){0,4}"
     r"(?:holds?|uses?|occup\w+|keeps?|takes?) .{0,30}(?:gi?b|card|gpu|memory)"
 )
@@ -268,7 +299,8 @@ def full_by_design(e: Evidence) -> Iterator[Finding]:
     used = _gib_of(e, "gpu:memory_used", "gpu:mem_used")
     total = _gib_of(e, "gpu:memory_total", "gpu:mem_total", "hardware:gpu_mem", "hardware:gpu_total")
     asked = e.flag("gpu-memory-utilization") or flag_facts().defaults["gpu-memory-utilization"]
-    if used and total and e.engine in {"vllm", ""} and abs(used / total - asked) < 0.12:
+    others = told_beside(e) or start_failed(e)
+    if used and total and not others and e.engine in {"vllm", ""} and abs(used / total - asked) < 0.12:
         yield Finding(
             Label.MEASUREMENT,
             f"{used:.1f} of {total:.1f} GiB used is the share that was asked for ({asked:g}), not a "
@@ -352,6 +384,7 @@ def told_while_profiling(e: Evidence) -> Iterator[Finding]:
 
 RULES = (
     pool_too_short,
+    told_pool_too_short,
     nothing_left,
     neighbour_at_start,
     taken_on_one_card,

@@ -15,6 +15,7 @@ from headrace.diagnose.quantities import (
     FRESH,
     LATER,
     Pair,
+    duration_s,
     pairs,
     quantities,
 )
@@ -111,12 +112,9 @@ def slow_start(e: Evidence) -> Iterator[Finding]:
     }
     known = {name: seconds for name, seconds in parts.items() if seconds is not None}
     for reading in e.under("startup:"):
-        if (
-            re.search(r"_s$|_seconds$", reading.name)
-            and reading.last is not None
-            and reading.name not in _PARTS
-        ):
-            known[reading.name.partition(":")[2].replace("_", " ")] = reading.last
+        seconds = duration_s(reading)
+        if seconds is not None and reading.name not in _PARTS:
+            known[reading.name.partition(":")[2].replace("_", " ")] = seconds
     # What only the log says nobody has complained of: a start of half a minute is an ordinary one.
     printed = bool(e.of("init_engine", "graphs_captured", "loaded", "compiled"))
     worst = max(known.items(), key=lambda item: item[1], default=None)
@@ -129,7 +127,7 @@ def slow_start(e: Evidence) -> Iterator[Finding]:
     yield Finding(
         Label.COLD_START,
         f"A start takes long: {worst[0]} {worst[1]:.0f} s",
-        tuple(fact(e, r.name) for r in e.under("startup:") if r.name.endswith("_s"))[:5] + restarts,
+        tuple(fact(e, r.name) for r in e.under("startup:") if duration_s(r) is not None)[:5] + restarts,
         Advice(
             "keep weights and compile caches on a local volume, the same version and flags between "
             "starts; scale before the queue is full, not after; -O1 where start matters more than speed",

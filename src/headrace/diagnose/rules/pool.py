@@ -72,6 +72,40 @@ def _share_of_a_slot(e: Evidence) -> str:
     )
 
 
+def divided_among_slots(e: Evidence) -> Iterator[Finding]:
+    """llama.cpp divides --ctx-size (or the context the model was trained with) among --parallel slots, unless
+    the cache is unified: each request gets a share, which looks like a setting that did not arrive.
+    """
+    size = e.flag("ctx-size") or e.number("workload:n_ctx_train", "startup:n_ctx_train")
+    slots = e.flag("parallel") or e.flag("np") or 0.0
+    if e.engine != "llama.cpp" or not size or slots < 2 or e.is_on("kv-unified"):
+        return
+    told = [r for r in (*e.under("startup:"), *e.under("workload:")) if _IS_SHARE.search(r.name + r.text)]
+    each = size / slots
+    seen = [r for r in told if not r.numbers or abs(r.numbers[-1] - each) < 0.01 * each]
+    if not seen or _share_of_a_slot(e) or e.of("llama_full"):
+        return
+    yield Finding(
+        Label.BAD_FLAGS,
+        f"{size:,.0f} tokens of context are divided among {slots:g} slots: each request has {each:,.0f}",
+        (fact(e, "parallel" if "parallel" in e.flags else "np"), fact(e, seen[0].name)),
+        Advice(
+            f"--ctx-size {size * slots:.0f} for {size:.0f} in each of {slots:g} slots, --kv-unified so that "
+            "they share it, or --parallel 1",
+            f"{size:,.0f} tokens for a request",
+            f"{slots:g} times the memory of the cache, where it is not shared",
+            "'n_ctx_slot' (or 'new slot, n_ctx') of the next start",
+        ),
+        Severity.WARNING,
+        0.75,
+        also=(Label.KV_CAPACITY,),
+        explains=frozenset({Label.UNDETERMINED, Label.COLD_START}),
+    )
+
+
+_IS_SHARE = re.compile(r"n_ctx_(?:slot|seq|per)|ctx_per_slot|each slot|per slot")
+
+
 def head_does_not_fit(e: Evidence) -> Iterator[Finding]:
     """Admission asks for blocks for the whole prompt of the head of the queue and nobody passes it: a few
     long
@@ -253,6 +287,7 @@ MANY = 16
 RULES = (
     next_like_these,
     context_shared,
+    divided_among_slots,
     head_does_not_fit,
     pool_allocation_failed,
     prompt_beyond_the_pool,

@@ -336,8 +336,41 @@ def longer_steps_for_more(e: Evidence) -> Iterator[Finding]:
         )
 
 
+_TIME = re.compile(r"(?:time_to_first_token|inter_token_latency|time_per_output_token|e2e_request_latency)")
+
+
+def impossible_times(e: Evidence) -> Iterator[Finding]:
+    """No request takes less than a millisecond, and none less than nothing: a histogram whose counts all lie
+    below its first edge, or a difference below zero, is of the bookkeeping and not of requests.
+    """
+    counts = [r for r in e.readings.values() if r.last and _TIME.search(r.name) and "_bucket{" in r.name]
+    edges = {float(m[1]): r for r in counts if (m := re.search(r"le=\"?([\d.]+)", r.name))}
+    first = min(edges, default=1.0)
+    below = first <= 0.001 and len(edges) > 1 and edges[first].last == edges[max(edges)].last
+    told = [q for q in quantities(e, ("client:", "promql:", "measured:")) if not q.is_rate and q.last < 0]
+    if not below and not told:
+        return
+    name = edges[first].name if below else told[0].name
+    yield Finding(
+        Label.MEASUREMENT,
+        f"All of {edges[first].last:,.0f} observations lie below {first * 1e3:g} ms: no request is that fast"
+        if below
+        else f"{name} = {told[0].last:g} s: no time is below zero; two quantiles or clocks were subtracted",
+        (fact(e, name),),
+        Advice(
+            "take the time at the client, and the mean (sum / count); a version that fills the histogram",
+            "times that a user would see",
+            verify="one request timed by hand beside the metric",
+        ),
+        Severity.WARNING,
+        0.85,
+        explains=frozenset({Label.UNDETERMINED}),
+    )
+
+
 RULES = (
     in_the_first_bucket,
+    impossible_times,
     mixed_window,
     names_of_another_version,
     cached_tokens_counted,

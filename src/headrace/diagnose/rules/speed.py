@@ -8,6 +8,7 @@ from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import Quantity, quantities
+from headrace.diagnose.rules.contrasts import told_ratios
 from headrace.diagnose.rules.machine import share_of_bandwidth
 from headrace.diagnose.rules.support import fact, has_load, on_cpu, out_of_memory, said, start_failed
 
@@ -121,9 +122,14 @@ _FEATURES = {
 
 def worse_with_it(e: Evidence) -> Iterator[Finding]:
     """The same measured with and without a feature: it costs more than it brings here."""
-    found = quantities(e)
+    found = quantities(e) + told_ratios(e)
     for word, name in _FEATURES.items():
-        with_it = [q for q in found if word in q.situation and not q.says(_WITHOUT)]
+        without = any(f"no-{word}" in q.situation for q in found)
+        with_it = [
+            q
+            for q in found
+            if (word in q.situation and not q.says(_WITHOUT)) or (without and not q.situation)
+        ]
         for pair in (
             (a, b)
             for a in with_it
