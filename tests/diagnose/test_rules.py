@@ -127,6 +127,7 @@ def test_which_budget_the_queue_waits_for(tmp_path: Path) -> None:
     )
 
     assert findings(of_log(tmp_path, READY, *tokens))[0].rule == "prompts_faster_than_prefill"
+    assert "replicas" in findings(of_log(tmp_path, READY, *tokens))[0].advice.change
     assert findings(slots)[0].rule == "no_slot"
 
 
@@ -277,3 +278,24 @@ def test_fewer_tokens_a_step_than_requests_is_no_start(tokens: str, starts: bool
     assert [f.severity for f in found if f.label is Label.BAD_FLAGS] == (
         [] if starts else [Severity.CRITICAL]
     )
+
+
+def test_advice_for_prompts_that_wait_has_its_arithmetic() -> None:
+    load = {
+        "vllm:num_requests_running": [10, 11],
+        "vllm:num_requests_waiting": [30, 40],
+        "vllm:kv_cache_usage_perc": 0.3,
+        "log:prompt_tok_s": [20_000, 12_000],
+        "log:generation_tok_s": [20, 20],
+    }
+    large, small = (
+        findings(
+            incident(metrics=load, flags={"max-num-batched-tokens": tokens}, workload={"prompt_tokens": 4000})
+        )[0].advice
+        for tokens in (8192, 256)
+    )
+
+    assert "2 replicas" in large.change
+    assert "8.0 s of reading for one server, 4.0 s for 2" in large.effect
+    assert "from 256 to 2048" in small.change
+    assert "2 steps instead of 16" in small.effect

@@ -10,6 +10,7 @@ from headrace.core.bill import Cause
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase
+from headrace.diagnose.rules import pace
 
 WORTH_NAMING = 0.35
 """Share of the TTFT."""
@@ -21,7 +22,7 @@ _SYMPTOMS = frozenset({Label.UNDETERMINED, Label.QUEUEING, Label.COMPUTE, Label.
 
 _MEANS = {
     Cause.FRONT_END: (Label.CPU, "cores for the front end; shorter prompts"),
-    Cause.TOKENS: (Label.QUEUEING, "--max-num-batched-tokens higher, or --scheduling-policy shortest or slo"),
+    Cause.TOKENS: (Label.QUEUEING, ""),  # by what is known of the pace: rules.pace
     Cause.DECODE_PACE: (
         Label.QUEUEING,
         "the ITL goal of --slo longer, or another replica: steps are kept short for streams",
@@ -60,24 +61,29 @@ def largest_part(e: Evidence) -> Iterator[Finding]:
         f"server's bill"
     )
     facts = tuple(Fact(f"{name}: {part / whole:.0%}", _name(e, name)) for name, part in ranked)
-    yield _named(cause, claim, facts, f"up to {seconds / whole:.0%} of TTFT", "the bill again", severity)
+    advice = _advice(e, cause, f"up to {seconds / whole:.0%} of TTFT", "the bill again")
+    yield _named(cause, claim, facts, advice, severity)
 
 
-def _named(
-    cause: Cause, claim: str, facts: tuple[Fact, ...], effect: str, verify: str, severity: Severity
-) -> Finding:
+def _named(cause: Cause, claim: str, facts: tuple[Fact, ...], advice: Advice, severity: Severity) -> Finding:
     """The budget that a part of the bill is a wait for."""
-    label, change = _MEANS[cause]
+    label = _MEANS[cause][0]
     own = cause is Cause.OWN_PREFILL
     return Finding(
         label,
         claim,
         facts,
-        Advice(change, effect, "headrace simulate shows both sides", verify),
+        advice,
         severity,
         0.5 if own else 0.9,  # sure too, but it asks for nothing
         explains=frozenset({Label.UNDETERMINED}) if own else _SYMPTOMS - {label},
     )
+
+
+def _advice(e: Evidence, cause: Cause, effect: str, verify: str) -> Advice:
+    if cause is Cause.TOKENS:
+        return pace.advice(e, level=False)
+    return Advice(_MEANS[cause][1], effect, "headrace simulate shows both sides", verify)
 
 
 def waits_now(e: Evidence) -> Iterator[Finding]:
@@ -99,7 +105,7 @@ def waits_now(e: Evidence) -> Iterator[Finding]:
     )
     facts = tuple(Fact(f"{c}: {s:.1f} s", name.format(c.value)) for c, s in grown.items() if s > 0)
     verify = "rate(headrace:waiting_seconds_total[1m])"
-    yield _named(cause, claim, facts, "that wait", verify, Severity.WARNING)
+    yield _named(cause, claim, facts, _advice(e, cause, "that wait", verify), Severity.WARNING)
 
 
 def _name(e: Evidence, cause: Cause) -> str:

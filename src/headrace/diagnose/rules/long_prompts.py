@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
-from headrace.diagnose.load import load_of
+from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import ALONE, BESIDE, Quantity, pairs, quantities
+from headrace.diagnose.rules import pace
 from headrace.diagnose.rules.queue import KV_FULL
 from headrace.diagnose.rules.support import (
     asks_at_once,
@@ -49,7 +50,8 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
         r for r in e.under("client:") if re.search(r"stall|freez|pause|gap", r.name) and (r.last or 0) >= 1
     ]
     told = steps >= SOME_STEPS and longest >= LONG_PROMPT and _is_mixed(e) and bool(stall)
-    mixed = told or (steps >= MANY_STEPS and (_is_mixed(e) or "max-num-partial-prefills" in e.flags))
+    others = _is_mixed(e) or "max-num-partial-prefills" in e.flags or _only_some(e, found)
+    mixed = told or (steps >= MANY_STEPS and others)
     if (
         start_failed(e)
         or out_of_memory(e)
@@ -81,6 +83,18 @@ def behind_a_long_prompt(e: Evidence) -> Iterator[Finding]:
         rivals=("the card being slow at decoding: compare with a time without long prompts",),
         explains=frozenset({Label.COMPUTE, Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.CPU}),
     )
+
+
+def _only_some(e: Evidence, found: list[Quantity]) -> bool:
+    """Whether a few requests are far later than the usual one: those that came behind a long prompt."""
+    firsts = {q.stat: q.last for q in found if q.what == "ttft" and not q.is_rate and not q.situation}
+    usual = firsts.get("p50", firsts.get("median", 0.0))
+    tail = usual > 0 and max(firsts.get("p99", 0.0), firsts.get("max", 0.0)) > TAIL * usual
+    shares = [r for r in e.under("client:") if re.search(r"(?:share|fraction|ratio).*(?:above|over)", r.name)]
+    return tail or any(0 < share(r.last or 0.0) < MOST for r in shares)
+
+
+TAIL, MOST = 10.0, 0.5
 
 
 def _jerks(found: list[Quantity]) -> bool:
@@ -168,13 +182,7 @@ def prompts_faster_than_prefill(e: Evidence) -> Iterator[Finding]:
         f"{load.peak_waiting:,.0f} wait with KV and slots free: each step's tokens go to prompts, "
         f"{max(load.prompted):,.0f} tokens a second",
         (*load_facts(e, load), fact(e, load.names["prompted"])),
-        Advice(
-            "more prefill: another replica, prefix caching of what is shared, --max-num-batched-tokens "
-            "8192 where ITL allows; --long-prefill-token-threshold so that short prompts pass",
-            "a shorter queue",
-            "larger steps make each token of running streams later",
-            "waiting falls, ITL P99 stays within the goal",
-        ),
+        pace.advice(e, level=pinned),
         Severity.WARNING,
         0.75 if pinned else 0.7,
         also=(Label.QUEUEING if pinned else Label.COMPUTE,),
