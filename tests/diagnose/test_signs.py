@@ -41,3 +41,8 @@ def test_every_cause_of_a_sign_says_what_would_confirm_it() -> None:
         assert sign.label is Label.UNDETERMINED or sign.label in causes()
         assert sign.words is not None or sign.seen in SEEN
         assert sign.beside in {"", *SEEN}
+
+
+def test_names_of_what_was_measured_do_not_speak_of_a_cause() -> None:
+    assert suspects(incident(metrics={"client:decode_tok_s": 9})) == ()
+    assert suspects(incident(workload={"symptom": "decode speed"}))[0].label is Label.MEMORY_BANDWIDTH

@@ -20,7 +20,7 @@ from headrace.diagnose.finding import Label
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.messages import messages
-from headrace.diagnose.quantities import quantities
+from headrace.diagnose.quantities import quantities, quantity_of
 from headrace.diagnose.rules.cache import hit_rate
 from headrace.diagnose.rules.contrasts import told_to_change_nothing
 from headrace.diagnose.rules.support import (
@@ -32,25 +32,9 @@ from headrace.diagnose.rules.support import (
 )
 
 ENOUGH = 2.0
-"""Weight from which a cause is suspected: one strong sign, or two that point the same way."""
-ENOUGH_OF_OTHERS = 1.0
-"""The same for causes that are seldom claimed wrongly."""
-_OFTEN_CLAIMED = frozenset(
-    {
-        Label.KV_CAPACITY,
-        Label.COMPUTE,
-        Label.MEMORY_BANDWIDTH,
-        Label.OOM_WEIGHTS,
-        Label.OOM_KV,
-        Label.NEIGHBOUR,
-        Label.CLIENT,
-        Label.SHIFT,
-        Label.QUEUEING,
-        Label.EXPECTED,
-        Label.STALL,
-    }
-)
-"""What careless advice names first: a word alone does not do."""
+"""Weight from which a cause is suspected by numbers alone, which are seen on healthy servers too."""
+ENOUGH_SPOKEN = 1.0
+"""The same where somebody spoke of it: then it is right far more often than "cannot tell" is."""
 LEAD = 0.5
 """By so much it must outweigh the next, or neither is named."""
 _LONGEST_CORPUS = 20_000
@@ -95,15 +79,14 @@ def suspects(e: Evidence) -> tuple[Suspect, ...]:
             spoken.add(message.label)
             reasons[message.label].append(f"{message.says} ({line.text.strip()[:80]})")
     ranked = sorted(weights.items(), key=lambda pair: -pair[1])
-    ranked = [(label, weight) for label, weight in ranked if weight >= _enough(label, spoken)]
+    ranked = [
+        (label, weight)
+        for label, weight in ranked
+        if weight >= (ENOUGH_SPOKEN if label in spoken else ENOUGH)
+    ]
     if not ranked or (len(ranked) > 1 and ranked[0][1] - ranked[1][1] < LEAD):
         return ()
     return tuple(Suspect(label, weight, tuple(reasons[label])) for label, weight in ranked)
-
-
-def _enough(label: Label, spoken: set[Label]) -> float:
-    """Less where somebody spoke of it: a number alone is seen on healthy servers too."""
-    return ENOUGH_OF_OTHERS if label in spoken - _OFTEN_CLAIMED else ENOUGH
 
 
 def _holds(sign: Sign, told: str, seen: set[str]) -> str | None:
@@ -129,7 +112,9 @@ def words_of(e: Evidence) -> str:
     idle = {reading.name for _, reading in told_to_change_nothing(e)}
     for reading in e.readings.values():
         if not reading.name.startswith(_ALWAYS_THERE) and reading.name not in idle:
-            parts.append(f"{reading.name.partition(':')[2]} {'' if reading.numbers else reading.text}")
+            quantity = quantity_of(reading) if reading.name.startswith("client:") else None
+            name = " ".join(sorted(quantity.situation)) if quantity else reading.name.partition(":")[2]
+            parts.append(f"{name} {'' if reading.numbers else reading.text}")
     parts += [event.text for event in e.of("error")]
     text = " | ".join(parts)[:_LONGEST_CORPUS].lower()
     return re.sub(r"[_:]+", " ", text)
