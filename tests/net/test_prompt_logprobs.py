@@ -153,9 +153,18 @@ def test_who_asks_for_nothing_is_told_nothing(server: RunningServer) -> None:
     choice = completion(server).json["choices"][0]
     answer = chat(server).json
     assert choice["prompt_logprobs"] is choice["token_ids"] is choice["prompt_token_ids"] is None
-    assert answer["prompt_logprobs"] is answer["prompt_token_ids"] is None
+    assert answer["prompt_logprobs"] is answer["prompt_token_ids"] is answer["prompt_text"] is None
     events = completion(server, stream=True).events[:-1] + chat(server, stream=True).events[:-1]
-    assert not any("token_ids" in str(event) for event in events)
+    assert not any(event["choices"][0]["token_ids"] or event.get("prompt_token_ids") for event in events)
+
+
+def test_who_asks_for_the_text_of_a_chat_sees_what_the_model_sees(server: RunningServer) -> None:
+    asked = {"return_prompt_text": True, "return_token_ids": True}
+    whole = chat(server, **asked).json
+    assert bytes(whole["prompt_token_ids"]).decode() == whole["prompt_text"]
+    first, *later = chat(server, **asked, stream=True).events[:-1]
+    assert first["prompt_text"] == whole["prompt_text"]
+    assert not any("prompt_text" in event for event in later)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -169,7 +178,7 @@ def test_token_ids_are_returned_with_the_end_of_the_answer_among_them(
     ids = [token for each in told for token in each["token_ids"]]
     assert ids == [*ANSWER.encode(), ScriptedTokenizer.eos_token_id]
     assert told[0]["prompt_token_ids"] == TOKENS
-    assert not any("prompt_token_ids" in each for each in told[1:]), "only in the first event"
+    assert not any(each["prompt_token_ids"] for each in told[1:]), "only in the first event"
 
 
 @pytest.mark.parametrize("stream", [False, True])

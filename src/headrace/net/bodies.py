@@ -176,6 +176,7 @@ class ChatBody(Body, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, str]] | None = None
     reasoning_effort: str | None = None
+    return_prompt_text: bool | None = None
     chat_template: Any = None
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None

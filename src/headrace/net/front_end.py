@@ -86,11 +86,12 @@ class FrontEnd:
         begun: list[Generation] = []
         requests = self._requests(asked, prompts, arrived_ns)
         siblings = [Siblings(asked.n) for _ in prompts]
+        shown = self._shown(asked)
         try:
             for place, request in enumerate(requests):
                 prompt = asked.prompts[place // asked.n]
                 echoed = self._echoed(asked, prompt, request.prompt_token_ids)
-                reading = Reading(asked.delivery, self.tokenizer, echoed, siblings[place // asked.n])
+                reading = Reading(asked.delivery, self.tokenizer, echoed, shown, siblings[place // asked.n])
                 begun.append(Generation(self.engine, request, reading))
         except BaseException:
             for generation in begun:
@@ -189,6 +190,13 @@ class FrontEnd:
         if isinstance(prompt, str) and asked.truncation is None:
             return prompt
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _shown(self, asked: Asked) -> str | None:
+        """A chat as the model sees it, for who asked to see it."""
+        chat = asked.prompts[0]
+        if asked.delivery.returns_prompt_text and isinstance(chat, Chat):
+            return self.tokenizer.apply_chat_template(chat)
+        return None
 
     def _token_ids(self, prompt: Prompt, add_special_tokens: bool) -> tuple[int, ...]:
         """Text to tokens; token ids are only looked at."""

@@ -49,6 +49,8 @@ class Reading:
     tokenizer: Tokenizer
     echoed: str = ""
     """Text before the first of the answer."""
+    prompt_text: str | None = None
+    """For who asked to see it."""
     siblings: Siblings = field(default_factory=Siblings)
     """The same object for all answers to one prompt."""
 
@@ -106,7 +108,7 @@ class Generation:
         self._stream.fail(ClientGone())
 
     def _begin(self, piece: Piece, output: Output) -> None:
-        """Put the prompt, as far as it was asked for, before the first text and beside it."""
+        """Put the prompt before the first text and beside it, each as far as it was asked for."""
         delivery, prompt = self._reading.delivery, self._request.prompt_token_ids
         piece.text = self._reading.echoed + ("" if delivery.echo_only else piece.text)
         if delivery.echoes_logprobs and output.prompt_logprobs is not None:
@@ -117,8 +119,7 @@ class Generation:
         told = None
         if output.prompt_logprobs is not None and not delivery.stream:
             told = prompt_logprobs(output.prompt_logprobs, self._names.token_bytes)
-        if ids is not None or told is not None:
-            piece.prompt = ToldPrompt(ids, told)
+        piece.prompt = ToldPrompt(ids, told, self._reading.prompt_text)
 
     def _piece(self, output: Output) -> Piece:
         text = self._detokenizer.push(self._visible(output))

@@ -12,8 +12,8 @@ _REF = "#/components/schemas/{name}"
 _TYPES = (
     *(bodies.ChatBody, bodies.CompletionBody, bodies.TokenizeBody, bodies.TokenizeChatBody),
     *(bodies.DetokenizeBody, shapes.ChatCompletion, shapes.ChatCompletionChunk, shapes.Completion),
-    *(shapes.ErrorBody, shapes.ModelList, shapes.TokenizeAnswer, shapes.DetokenizeAnswer),
-    *(shapes.VersionAnswer, shapes.LoadAnswer),
+    *(shapes.CompletionChunk, shapes.ErrorBody, shapes.ModelList, shapes.TokenizeAnswer),
+    *(shapes.DetokenizeAnswer, shapes.VersionAnswer, shapes.LoadAnswer),
 )
 _REFUSALS = {
     400: "something in the request cannot be used; `param` names it where it is one field",
@@ -55,7 +55,7 @@ def openapi() -> dict[str, Any]:
             "/v1/chat/completions": generate(
                 bodies.ChatBody, shapes.ChatCompletion, shapes.ChatCompletionChunk
             ),
-            "/v1/completions": generate(bodies.CompletionBody, shapes.Completion, shapes.Completion),
+            "/v1/completions": generate(bodies.CompletionBody, shapes.Completion, shapes.CompletionChunk),
             "/v1/models": get(shapes.ModelList, 401),
             "/tokenize": post(tokenize, shapes.TokenizeAnswer),
             "/detokenize": post(of[bodies.DetokenizeBody], shapes.DetokenizeAnswer),

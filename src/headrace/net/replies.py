@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -24,6 +24,7 @@ from headrace.core.errors import (
     Busy,
     EngineDied,
     HeadraceError,
+    NeverFits,
     TimedOut,
     Unauthorized,
     UnknownModel,
@@ -37,6 +38,7 @@ from headrace.net.shapes import (
     ChatCompletionChunk,
     ChunkChoice,
     Completion,
+    CompletionChunk,
     Delta,
     ErrorBody,
     ErrorInfo,
@@ -45,6 +47,7 @@ from headrace.net.shapes import (
     PromptLogprobs,
     PromptTokensDetails,
     TextChoice,
+    TextChunkChoice,
     ToolCall,
     ToolCallDelta,
     UsageInfo,
@@ -55,6 +58,8 @@ from headrace.net.wire import Delivery
 
 DONE = b"data: [DONE]\n\n"
 
+_TextChoice = TypeVar("_TextChoice", TextChunkChoice, TextChoice)
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -64,6 +69,8 @@ class ToldPrompt:
 
     token_ids: list[int] | None = None
     logprobs: PromptLogprobs | None = None
+    text: str | None = None
+    """As the chat template wrote it."""
 
 
 @dataclass(slots=True)
@@ -155,7 +162,6 @@ class _Turn:
     """One choice of a chat, as far as it has been told."""
 
     finder: CallFinder | None
-    role_sent: bool = False
     called: bool = False
     around: tuple[bytes, bytes] | None = None
 
@@ -172,23 +178,21 @@ class ChatReply:
         """`usage`: of this choice, up to now."""
         turn = self._turn(index)
         is_plain = piece.is_plain and turn.finder is None and not self._delivery.continuous_usage_stats
-        if turn.role_sent and is_plain:
+        if is_plain:
             turn.around = turn.around or _around(self._chunk([ChunkChoice(index, Delta(content=_MARK))]))
             return turn.around[0] + _encode(piece.text) + turn.around[1]
         delta = self._delta(turn, piece)
-        if not turn.role_sent:
-            delta.role, turn.role_sent = self._delivery.role, True
         choice = ChunkChoice(index, delta)
+        chunk = self._chunk([choice], usage.info() if self._delivery.continuous_usage_stats else UNSET)
+        if piece.prompt is not None:
+            delta.role = self._delivery.role
+            chunk.prompt_token_ids, chunk.prompt_text = piece.prompt.token_ids, piece.prompt.text
         if piece.logprobs is not None:
             choice.logprobs = chat_logprobs(piece.logprobs)
         if piece.finish_reason is not None:
             choice.finish_reason = self._finish_reason(turn, piece.finish_reason)
             choice.stop_reason = piece.stop_reason
-        if piece.token_ids is not None:
-            choice.token_ids = piece.token_ids
-        chunk = self._chunk([choice], usage.info() if self._delivery.continuous_usage_stats else UNSET)
-        if piece.prompt is not None and piece.prompt.token_ids is not None:
-            chunk.prompt_token_ids = piece.prompt.token_ids
+        choice.token_ids = piece.token_ids
         return as_event(chunk)
 
     def usage_event(self, usage: Usage) -> bytes:
@@ -205,6 +209,7 @@ class ChatReply:
                 usage=info,
                 prompt_logprobs=prompt.logprobs,
                 prompt_token_ids=prompt.token_ids,
+                prompt_text=prompt.text,
             )
         )
 
@@ -263,40 +268,36 @@ class CompletionReply:
         """`usage`: of this choice, up to now."""
         if piece.is_plain and not self._delivery.continuous_usage_stats:
             if index not in self._around:
-                self._around[index] = _around(self._completion([TextChoice(index, _MARK)]))
+                self._around[index] = _around(self._chunk([TextChunkChoice(index, _MARK)]))
             before, after = self._around[index]
             return before + _encode(piece.text) + after
         shown = usage.info() if self._delivery.continuous_usage_stats else UNSET
-        choice = self._choice(index, piece)
-        if piece.token_ids is not None:
-            choice.token_ids = piece.token_ids
-        if piece.prompt is not None and piece.prompt.token_ids is not None:
-            choice.prompt_token_ids = piece.prompt.token_ids
-        return as_event(self._completion([choice], shown))
+        choice = self._filled(TextChunkChoice(index, piece.text), piece)
+        return as_event(self._chunk([choice], shown))
 
     def usage_event(self, usage: Usage) -> bytes:
-        return as_event(self._completion([], usage.info(with_bill=self._envelope.shows_bill)))
+        return as_event(self._chunk([], usage.info(with_bill=self._envelope.shows_bill)))
 
     def whole(self, answers: Sequence[Collected], usage: Usage) -> bytes:
-        choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
-        return _encode(self._completion(choices, usage.info(with_bill=self._envelope.shows_bill)))
+        choices = [
+            self._filled(TextChoice(index, answer.text, prompt_logprobs=answer.prompt.logprobs), answer)
+            for index, answer in enumerate(answers)
+        ]
+        info = usage.info(with_bill=self._envelope.shows_bill)
+        return _encode(Completion(**self._envelope.fields, choices=choices, usage=info))
 
-    def _completion(self, choices: list[TextChoice], usage: Any = UNSET) -> Completion:
-        return Completion(**self._envelope.fields, choices=choices, usage=usage)
+    def _chunk(self, choices: list[TextChunkChoice], usage: Any = UNSET) -> CompletionChunk:
+        return CompletionChunk(**self._envelope.fields, choices=choices, usage=usage)
 
-    def _whole_choice(self, index: int, answer: Collected) -> TextChoice:
-        choice = self._choice(index, answer)
-        choice.token_ids = answer.token_ids
-        choice.prompt_logprobs = answer.prompt.logprobs
-        choice.prompt_token_ids = answer.prompt.token_ids
-        return choice
-
-    def _choice(self, index: int, told: Piece | Collected) -> TextChoice:
-        choice = TextChoice(index, told.text, finish_reason=told.finish_reason, stop_reason=told.stop_reason)
+    def _filled(self, choice: _TextChoice, told: Piece | Collected) -> _TextChoice:
+        """`choice` with what whole answers and events have in common."""
+        choice.finish_reason, choice.stop_reason = told.finish_reason, told.stop_reason
+        choice.token_ids = told.token_ids
+        choice.prompt_token_ids = told.prompt.token_ids if told.prompt is not None else None
         if told.logprobs is not None:
-            offset = self._offsets.get(index, 0)
+            offset = self._offsets.get(choice.index, 0)
             choice.logprobs = completion_logprobs(told.logprobs, offset)
-            self._offsets[index] = offset + sum(len(token.text) for token in told.logprobs)
+            self._offsets[choice.index] = offset + sum(len(token.text) for token in told.logprobs)
         return choice
 
 
@@ -314,6 +315,10 @@ _STATUS: tuple[tuple[type[HeadraceError], HTTPStatus, str], ...] = (
 )
 
 
+_PARAMS: dict[type[HeadraceError], str] = {UnknownModel: "model", NeverFits: "input_tokens"}
+"""vLLM's names for what is wrong where it is no field of its own."""
+
+
 def status_of(error: HeadraceError) -> tuple[HTTPStatus, str]:
     """The HTTP status of `error`, and its type in OpenAI's words."""
     for kind, status, name in _STATUS:
@@ -326,7 +331,7 @@ def error_json(error: HeadraceError) -> ErrorBody:
     """`error` in OpenAI's shape, what to do next included in its message."""
     status, name = status_of(error)
     message = f"{error}; {error.hint}" if error.hint else str(error)
-    return http_error_json(status, name, message, getattr(error, "param", None))
+    return http_error_json(status, name, message, getattr(error, "param", _PARAMS.get(type(error))))
 
 
 def http_error_json(status: int, name: str, message: str, param: str | None = None) -> ErrorBody:

@@ -1,6 +1,7 @@
 """What we answer, as types: encoded by msgspec, and published in `/openapi.json`. vLLM's and OpenAI's shapes.
 
-A field that is `UNSET` is left out. Those of which an answer can hold 100,000 are not followed by the
+A field that is `UNSET` is left out; one that can only be null is there because vLLM 0.32 sends it as null,
+and clients may look for it. Types of which an answer can hold 100,000 are not followed by the
 garbage collector, which looked at all of them again and again while they were made.
 """
 
@@ -15,6 +16,8 @@ StopReason = str | int | None
 
 class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
+    created_cache_tokens: None = None
+    multimodal_tokens: None = None
 
 
 class UsageInfo(msgspec.Struct):
@@ -22,6 +25,7 @@ class UsageInfo(msgspec.Struct):
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+    completion_tokens_details: None = None
     headrace_bill: dict[str, float] | UnsetType = UNSET
 
 
@@ -68,7 +72,12 @@ class ToolCallDelta(msgspec.Struct):
 class AnswerMessage(msgspec.Struct):
     role: str
     content: str | None
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    reasoning: None = None
 
 
 class Delta(msgspec.Struct):
@@ -84,6 +93,7 @@ class ChatChoice(msgspec.Struct):
     finish_reason: Reason
     stop_reason: StopReason
     token_ids: list[int] | None
+    routed_experts: None = None
 
 
 class ChunkChoice(msgspec.Struct):
@@ -92,7 +102,7 @@ class ChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: Reason = None
     stop_reason: StopReason | UnsetType = UNSET
-    token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | None = None
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -114,15 +124,19 @@ PromptLogprobs = list[dict[int, PromptToken] | None]
 """By token id, for each token of a prompt: itself, then the likeliest. Null for the first token."""
 
 
-class TextChoice(msgspec.Struct):
+class TextChunkChoice(msgspec.Struct):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: Reason = None
     stop_reason: StopReason = None
-    token_ids: list[int] | UnsetType | None = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
-    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+
+
+class TextChoice(TextChunkChoice):
+    prompt_logprobs: PromptLogprobs | None = None
+    routed_experts: None = None
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -131,9 +145,15 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     created: int
     model: str
     choices: list[ChatChoice]
+    service_tier: None = None
+    system_fingerprint: None = None
     usage: UsageInfo
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: list[int] | None
+    prompt_text: str | None
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    metrics: None = None
 
 
 class ChatCompletionChunk(msgspec.Struct, kw_only=True):
@@ -143,18 +163,33 @@ class ChatCompletionChunk(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChunkChoice]
     usage: UsageInfo | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_text: str | UnsetType | None = UNSET
 
 
-class Completion(msgspec.Struct, kw_only=True):
-    """Whole, or one event of a stream; there only the last may have `usage`, unless it is continuous."""
+class CompletionChunk(msgspec.Struct, kw_only=True):
+    """Only the last one may have `usage`, unless it is continuous."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
-    choices: list[TextChoice]
+    choices: list[TextChunkChoice]
     usage: UsageInfo | UnsetType = UNSET
+
+
+class Completion(msgspec.Struct, kw_only=True):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    service_tier: None = None
+    system_fingerprint: None = None
+    usage: UsageInfo
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    metrics: None = None
 
 
 class ErrorInfo(msgspec.Struct):
@@ -176,6 +211,7 @@ class ModelCard(msgspec.Struct):
     object: Literal["model"] = "model"
     owned_by: str = "headrace"
     parent: str | None = None
+    permission: list[None] = []
 
 
 class ModelList(msgspec.Struct):

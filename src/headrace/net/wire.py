@@ -52,6 +52,8 @@ class Delivery:
     echoes_logprobs: bool = False
     """The log probabilities of a completion begin with its prompt's too."""
     returns_token_ids: bool = False
+    returns_prompt_text: bool = False
+    """A chat as its template writes it."""
     tokens_as_ids: bool = False
     """Tokens are called `token_id:7` in log probabilities."""
     role: str = ASSISTANT
@@ -110,6 +112,7 @@ def read_chat(raw: bytes) -> Asked:
         role=ASSISTANT if chat.add_generation_prompt else chat.messages[-1].role,
         # The marks around a call are special tokens in some models.
         skip_special_tokens=asked.delivery.skip_special_tokens and use is None,
+        returns_prompt_text=bool(body.return_prompt_text),
         tools=use,
     )
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
