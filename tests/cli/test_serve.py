@@ -61,6 +61,7 @@ OPTIONS: Options = {
     "kv_cache_metrics": False,
     "kv_cache_metrics_sample": 0.01,
     "disable_log_stats": False,
+    "stream_interval": 1,
     "block_size": None,
     "num_gpu_blocks_override": None,
 }

@@ -3,13 +3,14 @@
 import codecs
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.net.http import Answer, get, post
 from tests.net.scripted import ANSWER, SETTINGS
-from tests.net.serving import RunningServer
+from tests.net.serving import RunningServer, running, service
 
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
@@ -222,5 +223,16 @@ def test_a_stream_s_events_have_as_many_tokens_as_asked_for(
     one, four = of(server, **asked), of(server, **asked, stream_interval=4)
     assert (len(one.events), len(four.events)) == (11, 5)
     assert four.text == one.text
-    stopped = of(server, **asked, stream_interval=4, stop=[one.text[4:6]])
-    assert stopped.text == one.text[:4]
+    stopped = of(server, **asked, stream_interval=4, stop=[one.text[6:8]], return_token_ids=True)
+    assert stopped.text == one.text[:6]
+    assert [len(event["choices"][0]["token_ids"]) for event in stopped.events[:-1]] == [1, 4, 4]
+
+
+def test_a_server_can_say_how_many_tokens_an_event_has_at_least() -> None:
+    asked = {"prompt": "Hello", "max_tokens": 10, "ignore_eos": True, "stream": True}
+    with running(replace(service(), stream_interval=4)) as server:
+        events = [
+            len(post(server.port, COMPLETION, asked | {"stream_interval": interval}).events)
+            for interval in (1, 4, 100)
+        ]
+    assert events == [5, 5, 3]

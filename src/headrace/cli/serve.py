@@ -58,6 +58,7 @@ class Options(BudgetOptions):
     kv_cache_metrics: bool
     kv_cache_metrics_sample: float
     disable_log_stats: bool
+    stream_interval: int
 
 
 class _ServeCommand(SectionedCommand):
@@ -93,7 +94,7 @@ def _with_config(args: list[str], options: dict[str, bool]) -> list[str]:
         "Server": (
             *("host", "port", "uds", "revision", "served_model_name", "api_key", "config"),
             *("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "shutdown_timeout", "warmup"),
-            *("tool_call_parser", "enable_auto_tool_choice"),
+            *("stream_interval", "tool_call_parser", "enable_auto_tool_choice"),
         ),
         "What it tells": ("disable_log_stats", "kv_cache_metrics", "kv_cache_metrics_sample"),
         "Budgets of the queue": (
@@ -195,14 +196,10 @@ def serve(model: str, **options: Unpack[Options]) -> None:
             recipe=EngineRecipe(files, flags),
             load_tokenizer=lambda: OpenVinoTokenizer(files),
             shutdown_timeout_s=options["shutdown_timeout"],
-            bounds=Bounds(
-                max_num_queued_reqs=options["max_num_queued_reqs"],
-                max_num_queued_tokens=options["max_num_queued_tokens"],
-                queue_timeout_s=options["queue_timeout"],
-                request_timeout_s=options["request_timeout"],
-            ),
+            bounds=_bounds(options),
             tls=tls,
             api_keys=_api_keys(options),
+            stream_interval=options["stream_interval"],
             logs_stats=not options["disable_log_stats"],
             warmup=options["warmup"],
         )
@@ -231,6 +228,15 @@ def _tls(options: Options) -> Tls | None:
     tls = Tls(certificate, options["ssl_keyfile"], options["ssl_ca_certs"], options["ssl_cert_reqs"])
     tls.check()
     return tls
+
+
+def _bounds(options: Options) -> Bounds:
+    return Bounds(
+        max_num_queued_reqs=options["max_num_queued_reqs"],
+        max_num_queued_tokens=options["max_num_queued_tokens"],
+        queue_timeout_s=options["queue_timeout"],
+        request_timeout_s=options["request_timeout"],
+    )
 
 
 def _api_keys(options: Options) -> tuple[str, ...]:

@@ -25,6 +25,14 @@ _OPTIONS = (
         metavar="NAME",
         help="Branch, tag or commit of a hub's repository.  [default: its main branch]",
     ),
+    click.option(
+        "--stream-interval",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        metavar="TOKENS",
+        help="Tokens of a streamed event, but for the first and the last. A request may ask for more.",
+    ),
     click.option("--uds", type=_FILE, metavar="PATH", help="Listen on a Unix socket instead."),
     click.option(
         "--api-key",

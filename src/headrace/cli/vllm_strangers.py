@@ -104,8 +104,8 @@ _GROUPS = {
     "it is always so: leave it out": """
         enable-prompt-tokens-details enable-request-id-headers enable-server-load-tracking
     """,
-    "an event comes for every token; the client asks for usage with stream_options": """
-        enable-force-include-usage sse-keep-alive-interval stream-interval
+    "an event comes with every step; the client asks for usage with stream_options": """
+        enable-force-include-usage sse-keep-alive-interval
     """,
     "the header X-Headrace-Bill: 1 has an answer say where its time went": "enable-per-request-metrics",
     "give the model without a flag: headrace serve MODEL": "model",

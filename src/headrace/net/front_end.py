@@ -41,10 +41,18 @@ _Result = TypeVar("_Result")
 class FrontEnd:
     """Takes requests in for one engine. Owns the tokenizing threads."""
 
-    def __init__(self, engine: EngineClient, tokenizer: Tokenizer, model_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        model_names: Sequence[str],
+        stream_interval: int = 1,
+    ) -> None:
+        """`stream_interval`: tokens of an event; a request may ask for more, as with vLLM."""
         self.engine = engine
         self.model_names = tuple(model_names)
         self.tokenizer = tokenizer
+        self._stream_interval = stream_interval
         self._threads = ThreadPoolExecutor(TOKENIZING_THREADS, "tokenize")
 
     async def tokenize(self, asked: Asked) -> list[tuple[int, ...]]:
@@ -87,11 +95,13 @@ class FrontEnd:
         requests = self._requests(asked, prompts, arrived_ns)
         siblings = [Siblings(asked.n) for _ in prompts]
         shown = self._shown(asked)
+        interval = max(self._stream_interval, asked.delivery.stream_interval)
+        delivery = replace(asked.delivery, stream_interval=interval)
         try:
             for place, request in enumerate(requests):
                 prompt = asked.prompts[place // asked.n]
                 echoed = self._echoed(asked, prompt, request.prompt_token_ids)
-                reading = Reading(asked.delivery, self.tokenizer, echoed, shown, siblings[place // asked.n])
+                reading = Reading(delivery, self.tokenizer, echoed, shown, siblings[place // asked.n])
                 begun.append(Generation(self.engine, request, reading))
         except BaseException:
             for generation in begun:

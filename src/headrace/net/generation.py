@@ -56,9 +56,7 @@ class Reading:
 
 
 def _tokens_at_once(request: Request, delivery: Delivery) -> int | None:
-    """None: nobody looks at them before the end. Stop strings are looked for after every token."""
-    if delivery.stop:
-        return 1
+    """None: nobody looks at them before the end."""
     if delivery.stream:
         return delivery.stream_interval
     return None if request.sampling.num_logprobs is None else 1  # naming thousands at once takes long
@@ -82,10 +80,23 @@ class Generation:
             else None
         )
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
-        self._stream: Stream = engine.submit(request, reading.siblings, _tokens_at_once(request, delivery))
+        self._tokens_at_once = at_once = _tokens_at_once(request, delivery)
+        # Stop strings are looked for after every token.
+        self._stream: Stream = engine.submit(request, reading.siblings, 1 if delivery.stop else at_once)
 
     async def next_piece(self) -> Piece:
-        """The text of the next output; the last one has a finish reason. Raises what went wrong."""
+        """The text of what is told at once; the last one has a finish reason. Raises what went wrong."""
+        told = self.usage.completion_tokens
+        piece = await self._next_output()
+        while not self._is_due(piece, self.usage.completion_tokens - told):
+            piece.add(await self._next_output())
+        return piece
+
+    def _is_due(self, piece: Piece, tokens: int) -> bool:
+        is_edge = piece.prompt is not None or piece.finish_reason is not None
+        return is_edge or (self._tokens_at_once is not None and tokens >= self._tokens_at_once)
+
+    async def _next_output(self) -> Piece:
         output = await self._stream.get()
         is_first = not self.usage.completion_tokens
         self.usage.completion_tokens += len(output.token_ids)

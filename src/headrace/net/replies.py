@@ -85,6 +85,15 @@ class Piece:
     prompt: ToldPrompt | None = None
     """Only in the first of a choice."""
 
+    def add(self, later: "Piece") -> None:
+        """`later` comes right after it, in the same event."""
+        self.text += later.text
+        self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
+        if self.logprobs is not None and later.logprobs is not None:
+            self.logprobs += later.logprobs
+        if self.token_ids is not None and later.token_ids is not None:
+            self.token_ids += later.token_ids
+
     @property
     def is_plain(self) -> bool:
         """Nothing but text, somewhere in the middle."""

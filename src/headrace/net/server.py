@@ -56,6 +56,8 @@ class Service:
     tls: Tls | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     """Any of them opens the door. Without any, no key is asked for."""
+    stream_interval: int = 1
+    """Tokens of a streamed event, but for the first and the last one."""
     logs_stats: bool = True
     warmup: bool = True
 
@@ -109,7 +111,8 @@ class Server:
 
     async def _load_and_serve(self, announce: Callable[[Serving], None]) -> None:
         self._engine, tokenizer = await self._load()
-        front_end = FrontEnd(self._engine, tokenizer, self._service.model_names)
+        service = self._service
+        front_end = FrontEnd(self._engine, tokenizer, service.model_names, service.stream_interval)
         telling = asyncio.create_task(self._tell_stats(self._engine))
         try:
             routes = make_app(front_end, self._gate)
