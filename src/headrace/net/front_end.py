@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from headrace.core.errors import BadInput, NeverFits, UnknownModel
+from headrace.core.errors import BadInput, UnknownModel
 from headrace.core.ports import Chat, Tokenizer
 from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import SchedulingPolicy
@@ -89,7 +89,7 @@ class FrontEnd:
             )
 
     def begin(self, asked: Asked, prompts: Sequence[tuple[int, ...]], arrived_ns: int) -> Answer:
-        """Put tokenized prompts before the engine. Raises `NeverFits` with the numbers."""
+        """Put tokenized prompts before the engine. Raises `BadInput`, with numbers, for what cannot fit."""
         self._check_room(asked)
         begun: list[Generation] = []
         requests = self._requests(asked, prompts, arrived_ns)
@@ -265,7 +265,8 @@ def _room(asked: Asked, prompt_tokens: int, max_model_len: int) -> int:
         raise BadInput("the prompt is empty", "send at least one token")
     room = max_model_len - prompt_tokens
     if room < 1:
-        raise NeverFits(
+        raise BadField(
+            "input_tokens",
             f"this model's maximum context length is {max_model_len} tokens; the prompt has {prompt_tokens}",
             f"shorten the prompt to at most {max_model_len - 1} tokens",
         )

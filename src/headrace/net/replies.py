@@ -24,7 +24,6 @@ from headrace.core.errors import (
     Busy,
     EngineDied,
     HeadraceError,
-    NeverFits,
     TimedOut,
     Unauthorized,
     UnknownModel,
@@ -324,10 +323,6 @@ _STATUS: tuple[tuple[type[HeadraceError], HTTPStatus, str], ...] = (
 )
 
 
-_PARAMS: dict[type[HeadraceError], str] = {UnknownModel: "model", NeverFits: "input_tokens"}
-"""vLLM's names for what is wrong where it is no field of its own."""
-
-
 def status_of(error: HeadraceError) -> tuple[HTTPStatus, str]:
     """The HTTP status of `error`, and its type in OpenAI's words."""
     for kind, status, name in _STATUS:
@@ -340,7 +335,8 @@ def error_json(error: HeadraceError) -> ErrorBody:
     """`error` in OpenAI's shape, what to do next included in its message."""
     status, name = status_of(error)
     message = f"{error}; {error.hint}" if error.hint else str(error)
-    return http_error_json(status, name, message, getattr(error, "param", _PARAMS.get(type(error))))
+    param = "model" if isinstance(error, UnknownModel) else getattr(error, "param", None)
+    return http_error_json(status, name, message, param)
 
 
 def http_error_json(status: int, name: str, message: str, param: str | None = None) -> ErrorBody:
