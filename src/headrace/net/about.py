@@ -17,7 +17,7 @@ from headrace.net.bodies import DetokenizeBody, TokenizeBody, TokenizeChatBody
 from headrace.net.fields import BadField, decode, has_field, within_vocabulary
 from headrace.net.front_end import FrontEnd
 from headrace.net.gate import RETRY_AFTER_S, Gate
-from headrace.net.generation import ClientGone
+from headrace.net.generation import ClientGone, unhurried
 from headrace.net.prompt_fields import Prompt, read_chat_prompt
 from headrace.net.reading import most_body_bytes, read_body
 from headrace.net.responses import error_response, json_response
@@ -94,13 +94,15 @@ async def tokenize(front_end: FrontEnd, raw: bytes) -> TokenizeAnswer:
         bool(body.add_special_tokens) if isinstance(prompt, Chat) else body.add_special_tokens is not False
     )
     token_ids = await front_end.token_ids(prompt, add_special_tokens=special)
+    names: list[str] | None = None
+    if body.return_token_strs:
+        tokenizer = front_end.tokenizer
+        names = await unhurried(len(token_ids), lambda: [_name(tokenizer, each) for each in token_ids])
     return TokenizeAnswer(
         count=len(token_ids),
         max_model_len=front_end.engine.settings.max_model_len,
         tokens=list(token_ids),
-        token_strs=[_name(front_end.tokenizer, each) for each in token_ids]
-        if body.return_token_strs
-        else None,
+        token_strs=names,
     )
 
 
