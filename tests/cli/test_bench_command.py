@@ -139,7 +139,7 @@ def test_a_server_that_stalls_is_in_every_latency_in_full(tmp_path: Path) -> Non
         (("h:1", "--short-rps", "-1"), "short_rps is -1.0"),
         (("h:1", "--short-rps", "nan"), "short_rps is nan"),
         (("h:1", "--duration", "0"), "nothing would be sent"),
-        (("h:1", "--timeout", "0"), "--timeout is 0 s"),
+        (("h:1", "--timeout", "0"), "--timeout is 0"),
         (("h:1", "--short-prompt", "a-b"), "'a-b' is neither a number of tokens"),
         (("h:1", "--short-prompt", "90-30"), "90 to 30"),
         (("h:1", "--output", "/no/such/folder/run.jsonl"), "there is no folder /no/such/folder"),

@@ -160,8 +160,6 @@ def exit_code(measurement: Measurement, objectives: Objectives | None, *, interr
 def _check(options: Options) -> None:
     """Before minutes are spent on what could not be kept."""
     check_load(options)
-    if not options["timeout"] > 0:
-        raise BadInput(f"--timeout is {options['timeout']:g} s; it must be more than 0")
     if options["find_capacity"] and options["slo"] is None:
         raise BadInput("--find-capacity needs --slo: the highest rate that does what?")
     for name in ("output", "csv", "html"):

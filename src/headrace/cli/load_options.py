@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from headrace.cli.quantity import Duration
+from headrace.cli.quantity import Duration, token_range
 from headrace.cli.wording import NONE, SERVERS
 from headrace.core.objective import Objectives, parse_objectives
 from headrace.net.client import DEFAULT_TIMEOUT_S
@@ -14,6 +14,8 @@ from headrace.workload.mixed import MixedWorkload
 
 STANDARD = MixedWorkload()
 KEPT, NEW = "kept", "new"
+MOST_AT_ONCE, MOST_ALONE = 100_000, 1_000
+"""More is a slip of the hand: no client has so many sockets, and nobody waits for so many one by one."""
 
 
 class TokenRange(click.ParamType[tuple[int, int]]):
@@ -27,10 +29,10 @@ class TokenRange(click.ParamType[tuple[int, int]]):
         if isinstance(value, tuple):
             fewest, most = value
             return int(fewest), int(most)
-        fewest, _, most = str(value).partition("-")
-        if not (fewest.isdecimal() and (most or fewest).isdecimal()):
-            self.fail(f"{value!r} is neither a number of tokens, as 64, nor a range, as 30-90", param, ctx)
-        return int(fewest), int(most or fewest)
+        try:
+            return token_range(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Slo(click.ParamType[Objectives]):
@@ -70,7 +72,7 @@ _OPTIONS = (
     ),
     click.option(
         "--concurrency",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MOST_AT_ONCE),
         metavar="N",
         help="So many always in flight, instead: a closed loop, which asks a slow server less.",
     ),
@@ -123,7 +125,7 @@ _OPTIONS = (
     ),
     click.option(
         "--alone",
-        type=click.IntRange(0),
+        type=click.IntRange(0, MOST_ALONE),
         metavar="N",
         default=2,
         show_default=True,

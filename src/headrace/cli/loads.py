@@ -118,7 +118,7 @@ def check_load(options: LoadOptions) -> None:
             f"--{kinds[0]} and --{kinds[1]} are two kinds of load",
             "--rate sends on a timetable, --concurrency waits for answers, --trace replays a file",
         )
-    for name in ("rate", "burstiness", "scale", "length_scale"):
+    for name in ("rate", "burstiness", "scale", "length_scale", "timeout"):
         value = options[name]
         if value is not None and not 0 < value < float("inf"):
             raise BadInput(f"--{name.replace('_', '-')} is {value:g}; it must be more than 0")

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from headrace.workload.slices import MOST_TOKENS
+
 _UNITS = {
     "": 1,
     "k": 10**3,
@@ -36,6 +38,17 @@ class Quantity(click.ParamType[int]):
 
 
 QUANTITY = Quantity()
+
+
+def token_range(said: str) -> tuple[int, int]:
+    """`30-90`, or `64` for always the same. Raises `ValueError`."""
+    fewest, _, most = said.partition("-")
+    numbers = (fewest, most or fewest)
+    if not all(number.isdecimal() for number in numbers):
+        raise ValueError(f"{said!r} is neither a number of tokens, as 64, nor a range, as 30-90")
+    if max(map(len, numbers)) > len(str(MOST_TOKENS)) or max(map(int, numbers)) > MOST_TOKENS:
+        raise ValueError(f"{said[:24]!r} is more than any request has; {MOST_TOKENS:,} tokens are the limit")
+    return int(numbers[0]), int(numbers[1])
 
 
 AUTO = "auto"
@@ -81,4 +94,7 @@ class Duration(click.ParamType[float]):
         if match is None or not any(match.groups()):
             self.fail(f"{value!r} is no duration; write 6m, 90s or 1h30m", param, ctx)
         hours, minutes, rest = (float(group or 0) for group in match.groups())
-        return 3600 * hours + 60 * minutes + rest
+        seconds = 3600 * hours + 60 * minutes + rest
+        if not math.isfinite(seconds):
+            self.fail("that is for ever; write 6m, 90s or 1h30m", param, ctx)
+        return seconds

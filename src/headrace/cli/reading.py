@@ -13,7 +13,7 @@ from headrace.cli.quantity import SECONDS, Duration
 from headrace.workload.features import LONG_PROMPT_TOKENS, TOKEN_S
 from headrace.workload.forms import TraceFormat
 from headrace.workload.readers import TraceStream, open_trace
-from headrace.workload.slices import Slice
+from headrace.workload.slices import MOST_TOKENS, Slice
 
 SILENT_S = 2.0
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -54,7 +54,7 @@ def feature_options(command: Command) -> Command:
 _FEATURES = (
     click.option(
         "--long",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MOST_TOKENS),
         default=LONG_PROMPT_TOKENS,
         show_default=True,
         metavar="TOKENS",
@@ -80,7 +80,7 @@ _OPTIONS = (
     ),
     click.option(
         "--prefix-block-tokens",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MOST_TOKENS),
         metavar="TOKENS",
         help="What one prefix id stands for.  [default: the power of two that agrees with every row]",
     ),

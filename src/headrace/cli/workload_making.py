@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
-from headrace.cli.quantity import Duration
+from headrace.cli.quantity import Duration, token_range
 from headrace.cli.reading import PART, READING, Progress, ReadingOptions, opened, part_of, reading_options
 from headrace.cli.sections import SectionedCommand
 from headrace.core.errors import BadInput
@@ -128,10 +128,11 @@ def _said(options: GenerateOptions) -> dict[str, Any]:
 
 
 def _amount(flag: str, said: str | None) -> Any:
-    fewest, _, most = (said or "").partition("-")
-    if not (fewest.isdecimal() and (most or fewest).isdecimal()):
-        raise BadInput(f"{flag} {said}: neither a number of tokens, as 64, nor a range, as 30-90")
-    return {"uniform": [int(fewest), int(most)]} if most else int(fewest)
+    try:
+        fewest, most = token_range(said or "")
+    except ValueError as error:
+        raise BadInput(f"{flag}: {error}") from error
+    return fewest if fewest == most else {"uniform": [fewest, most]}
 
 
 class RewriteOptions(ReadingOptions):
@@ -227,7 +228,9 @@ def _rewrite(file: Path, options: RewriteOptions) -> None:
         first = next(stream.rows)
         stream.rows = chain((first,), stream.rows)
         said = _made_of(file, stream, options)
-        write(options["output"], said, _changed(stream.requests(), options))
+        count = write(options["output"], said, _changed(stream.requests(), options))
+    if count < (options["first"] or 0):
+        click.echo(f"{file}: there were only {count:,} of the {options['first']:,} asked for", err=True)
     if stream.left_out:
         click.echo(f"{stream.left_out:,} rows ask for no output, or failed: left out", err=True)
 
@@ -263,8 +266,8 @@ def _made_of(file: Path, stream: TraceStream, options: RewriteOptions) -> About:
     return replace(stream.about, made_of=", ".join(done), prefix_block_tokens=block_tokens)
 
 
-def write(output: Path, about: About, requests: Iterable[TraceRequest]) -> None:
-    """To a file, or to standard output; what was written is said on stderr."""
+def write(output: Path, about: About, requests: Iterable[TraceRequest]) -> int:
+    """To a file, or to standard output; what was written is said on stderr. Returns how many."""
     count, last_s = 0, 0.0
     progress = Progress("written")
 
@@ -278,6 +281,7 @@ def write(output: Path, about: About, requests: Iterable[TraceRequest]) -> None:
 
     if output == STDOUT:
         sys.stdout.buffer.writelines(workload_lines(about, counted()))
-        return
+        return count
     write_workload(output, about, counted())
     click.echo(f"{output}: {count:,} requests over {seconds(last_s)}", err=True)
+    return count

@@ -47,14 +47,19 @@ class Amount(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
 
 def number_of(said: Number) -> float:
     """A number, or a time in seconds. Raises `ValueError`."""
-    if not isinstance(said, str):
-        if not math.isfinite(said):
-            raise ValueError(f"{said} is no number")
-        return float(said)
     try:
-        return float(said)
+        number = float(said)
+    except OverflowError:
+        number = math.inf
     except ValueError:
-        match = _TIME.fullmatch(said.strip())
+        return _time_of(str(said))
+    if not math.isfinite(number):
+        raise ValueError(f"{str(said)[:20]} is no number that anything could be")
+    return number
+
+
+def _time_of(said: str) -> float:
+    match = _TIME.fullmatch(said.strip())
     if match is None or not any(match.groups()):
         raise ValueError(f"{said!r} is neither a number nor a time such as 90s, 10m, 250ms or 1h30m")
     hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())

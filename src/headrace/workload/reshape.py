@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import isfinite
 
 from headrace.core.errors import BadInput
+from headrace.workload.slices import MOST_TOKENS
 from headrace.workload.trace import LONGEST_S, TraceRequest
 
 
@@ -29,12 +30,15 @@ def resized(requests: Sequence[TraceRequest], times: float) -> tuple[TraceReques
     workload for a smaller model. What a prefix id stands for becomes a whole number of tokens, and prompts
     go with it.
     """
-    if not (isfinite(times) and times > 0):
-        raise BadInput(f"lengths cannot be scaled by {times:g}", "0.5 halves them")
-    if times == 1:
-        return tuple(requests)
     block = max((traced.prefix_block_tokens for traced in requests), default=0)
     block_after = resized_block(block, times)
+    if times == 1:
+        return tuple(requests)
+    longest = max((max(each.prompt_tokens, each.output_tokens) for each in requests), default=0)
+    if longest * times > MOST_TOKENS:
+        raise BadInput(
+            f"scaled by {times:g} a length of {longest:,} tokens is more than {MOST_TOKENS:,}", "scale less"
+        )
     prompt_times = block_after / block if block else times
     return tuple(
         replace(
@@ -48,7 +52,9 @@ def resized(requests: Sequence[TraceRequest], times: float) -> tuple[TraceReques
 
 
 def resized_block(block_tokens: int, times: float) -> int:
-    """What a prefix id stands for then; 0 where there are none."""
+    """What a prefix id stands for then; 0 where there are none. Raises `BadInput`."""
+    if not (isfinite(times) and times > 0):
+        raise BadInput(f"lengths cannot be scaled by {times:g}", "0.5 halves them")
     return max(1, round(block_tokens * times)) if block_tokens else 0
 
 
