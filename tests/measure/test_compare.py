@@ -1,9 +1,10 @@
 """Better, worse, the same or inconclusive: right as often as said, and blind to drift."""
 
 import numpy as np
+import pytest
 
 from headrace.core.measurement import Measurement
-from headrace.measure.compare import Verdict, differences, order
+from headrace.measure.compare import WRONG, Difference, Verdict, differences, order, p_value
 from tests.measure.samples import measurement, timeline
 
 
@@ -41,14 +42,58 @@ def test_a_machine_that_gets_slower_in_both_does_not_hide_the_difference() -> No
     assert verdict(drift, [0.8 * each for each in drift]) is Verdict.BETTER
 
 
-def test_of_two_alike_one_in_twenty_is_called_different_at_most() -> None:
-    chance = np.random.default_rng(4)
-    wrong = sum(
-        verdict(*(np.exp(chance.normal(0, 0.3, 5)).tolist() for _ in "ab")) in (Verdict.BETTER, Verdict.WORSE)
-        for _ in range(60)
+def figures(chance: np.random.Generator, slices: int, noise: float, times: float) -> list[Difference]:
+    """Of two servers whose latencies scatter from slice to slice; B takes `times` as long."""
+    a, b = np.exp(chance.normal(0, noise, (2, 2, slices)))
+    return differences(
+        [(noisy_slice(*at_a), noisy_slice(*(times * at_b))) for at_a, at_b in zip(a.T, b.T, strict=True)]
     )
 
-    assert wrong <= 8
+
+def noisy_slice(first: float, gap: float) -> Measurement:
+    """Of two classes, so that there are two dozen figures."""
+    return measurement(
+        *(
+            timeline(each * first * (0.9 + 0.02 * n), name, gaps_s=(0.05 * gap * (0.9 + 0.02 * n),))
+            for each, name in ((1.0, "short"), (3.0, "long"))
+            for n in range(11)
+        )
+    )
+
+
+def is_said(found: list[Difference], *verdicts: Verdict) -> bool:
+    return any(each.verdict in verdicts for each in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slices", "noise"), [(3, 0.05), (5, 0.05)])
+def test_of_two_alike_any_figure_is_called_different_in_one_of_twenty_at_most(
+    slices: int, noise: float
+) -> None:
+    """By each figure's own interval it is a tenth of these comparisons."""
+    chance = np.random.default_rng(4)
+    found = [figures(chance, slices, noise, 1.0) for _ in range(200)]
+
+    assert sum(is_said(each, Verdict.BETTER, Verdict.WORSE) for each in found) <= 200 * WRONG + 6
+    assert sum(each.is_alone for one in found for each in one) > 0
+
+
+@pytest.mark.slow
+def test_a_tenth_is_found_where_slices_scatter_by_less() -> None:
+    chance = np.random.default_rng(5)
+    found = [figures(chance, 5, 0.02, 1.1) for _ in range(50)]
+    blurred = [figures(chance, 5, 0.2, 1.1) for _ in range(50)]
+
+    assert sum(is_said(each, Verdict.WORSE) for each in found) >= 45
+    assert sum(is_said(each, Verdict.BETTER) for each in found) <= 1
+    assert sum(is_said(each, Verdict.WORSE, Verdict.BETTER) for each in blurred) <= 15  # else inconclusive
+
+
+@pytest.mark.parametrize(("freedom", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (14, 2.145)])
+def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
+    assert p_value(t, freedom) == pytest.approx(0.05, abs=1e-4)
+    assert p_value(-t, freedom) == p_value(t, freedom)
+    assert p_value(0.0, freedom) == pytest.approx(1.0)
 
 
 def test_turns_are_swapped_and_one_pair_proves_nothing() -> None:

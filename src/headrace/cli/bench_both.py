@@ -48,7 +48,7 @@ class Options(LoadOptions):
 @click.option(
     "--pairs",
     type=click.IntRange(FEWEST_PAIRS),
-    default=3,
+    default=5,
     show_default=True,
     help="How often each is measured, for --duration every time.",
 )
@@ -63,7 +63,8 @@ def compare(a: str, b: str, **options: Unpack[Options]) -> None:
     """Measure the servers at A and B in turns, and say whether B is better or worse than A.
 
     Both get the same requests, slice by slice, and take turns in going first, so that whatever else
-    changes on the way changes for both. A difference is called one only where 95 % confidence says so.
+    changes on the way changes for both. A figure is called better or worse only where that holds for all
+    figures together: two servers that are alike are called different in 5 % of comparisons at most.
     The same server twice, which gets other requests of the same kind, shows what is chance.
 
     Exit codes: 0 done, 1 it went wrong, 2 wrong input, 3 B is worse in some figure, 4 a run is invalid.

@@ -5,12 +5,15 @@
 The unit is the pair of slices, not the request: requests of one slice share its queues and whatever else
 the machine did. Turns take drift out, and swapping who goes first takes out what going first does. Latencies
 vary in proportion to their size, so logarithms are compared; Student's t pays for knowing their scatter
-from a handful of pairs. A difference smaller than `LEAST` is called none, however sure.
+from a handful of pairs. A difference smaller than `LEAST` is called none, however sure. Of two dozen figures
+some differ by chance when a server is compared with itself, so better and worse are said of those alone
+that hold together (Holm 1979).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import atan, cos, pi, sin
 
 import numpy as np
 
@@ -18,6 +21,8 @@ from headrace.core.measurement import ALL, Measurement
 from headrace.measure.summary import ClassSummary, Percentiles, summarise
 
 LEAST = 0.02
+WRONG = 0.05
+"""Of comparisons between two alike, so many call some figure better or worse, at most."""
 # Two-sided 95 % points of Student's t for 1, 2, ... degrees of freedom (any statistics table).
 _T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 
@@ -44,8 +49,16 @@ class Difference:
     ratio: float
     """B over A."""
     between: tuple[float, float]
-    """95 % interval of the ratio."""
+    """95 % interval of the ratio, of this figure alone."""
+    p: float
+    """Chance of at least this ratio, either way, if there was no difference."""
     verdict: Verdict
+
+    @property
+    def is_alone(self) -> bool:
+        """It differs by its own interval, but not among all figures."""
+        low, high = self.between
+        return self.verdict is Verdict.INCONCLUSIVE and (high < 1 or low > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +101,46 @@ def differences(pairs: Sequence[tuple[Measurement, Measurement]]) -> list[Differ
     both = [(summarise(a), summarise(b)) for a, b in pairs]
     names = sorted({name for a, b in both for name in (*a, *b)} - {ALL})
     shown = names if len(names) == 1 else [*names, ALL]
+    return _together(
+        [
+            found
+            for name in shown
+            for figure in _FIGURES
+            if (found := _difference(name, figure, both)) is not None
+        ]
+    )
+
+
+def _together(found: Sequence[Difference]) -> list[Difference]:
+    """Better or worse stay those that hold together: the surest at `WRONG` / n, the next at / (n - 1), …"""
+    held = set[int]()
+    by_chance = sorted(range(len(found)), key=lambda place: found[place].p)
+    for place in by_chance:
+        if found[place].p > WRONG / (len(found) - len(held)):
+            break
+        held.add(place)
     return [
-        found
-        for name in shown
-        for figure in _FIGURES
-        if (found := _difference(name, figure, both)) is not None
+        each if place in held or each.verdict is Verdict.SAME else replace(each, verdict=Verdict.INCONCLUSIVE)
+        for place, each in enumerate(found)
     ]
 
 
 def t975(freedom: int) -> float:
     """Two-sided 95 % point of Student's t, for one degree of freedom or more."""
     return _T975[min(freedom, len(_T975)) - 1]
+
+
+def p_value(t: float, freedom: int) -> float:
+    """Of Student's t, two-sided. Abramowitz and Stegun 26.7.3 and 26.7.4, for whole degrees of freedom."""
+    angle = atan(abs(t) / freedom**0.5)
+    odd = freedom % 2
+    term = cos(angle) if odd else 1.0
+    total = 0.0
+    for k in range(1, freedom // 2 + 1):
+        total += term
+        term *= cos(angle) ** 2 * ((2 * k) / (2 * k + 1) if odd else (2 * k - 1) / (2 * k))
+    inside = 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+    return max(0.0, 1.0 - inside)
 
 
 def _difference(
@@ -110,12 +152,15 @@ def _difference(
         return None
     logs = np.log(np.array(known))
     change = logs[:, 1] - logs[:, 0]
-    error = t975(len(change) - 1) * float(change.std(ddof=1)) / len(change) ** 0.5
+    scatter = float(change.std(ddof=1)) / len(change) ** 0.5
+    error = t975(len(change) - 1) * scatter
     shift = float(change.mean())
+    certain = 0.0 if shift else 1.0
+    p = p_value(shift / scatter, len(change) - 1) if scatter else certain
     low, high = float(np.exp(shift - error)), float(np.exp(shift + error))
     a, b = np.exp(logs.mean(axis=0)).tolist()
     verdict = _verdict(low, high, is_latency=figure.is_latency)
-    return Difference(name, figure.name, a, b, float(np.exp(shift)), (low, high), verdict)
+    return Difference(name, figure.name, a, b, float(np.exp(shift)), (low, high), p, verdict)
 
 
 def _verdict(low: float, high: float, *, is_latency: bool) -> Verdict:

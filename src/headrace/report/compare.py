@@ -33,7 +33,14 @@ def print_comparison(
     console.print(_table(found))
     counts = Counter(each.verdict for each in found)
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    console.print(Text(f"B beside A: {said or 'nothing to compare'}. Intervals are of 95 %."))
+    console.print(Text(f"B beside A: {said or 'nothing to compare'}. Intervals are of 95 % each."))
+    if alone := sum(each.is_alone for each in found):
+        console.print(
+            Text(
+                f"{alone} of {len(found)} figures differ by their own interval alone, as some do by chance: "
+                "more --pairs decide."
+            )
+        )
 
 
 def _table(found: Sequence[Difference]) -> Table:
