@@ -1,7 +1,7 @@
 """Whatever a server does to whichever request, each that was due is in the result once, with its end."""
 
 import asyncio
-import json
+import gzip
 import ssl
 
 import pytest
@@ -13,6 +13,9 @@ from headrace.cli.measuring import Target, run_timetable
 from headrace.core.exchange import Arrival, Ask
 from headrace.core.timeline import Failure, FailureKind, Timeline
 from tests.net.awkward import Exchange, answer_well, awkward_server
+
+EVENT = 'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
+"""A whole answer."""
 
 
 async def resets(exchange: Exchange) -> None:
@@ -28,8 +31,7 @@ async def half_a_line(exchange: Exchange) -> None:
 
 async def torn_into_bytes(exchange: Exchange) -> None:
     await exchange.head()
-    event = json.dumps({"choices": [{"delta": {"content": "a"}, "finish_reason": "length"}]})
-    for byte in f"data: {event}\n\ndata: [DONE]\n\n".encode():
+    for byte in EVENT.encode():
         await exchange.send(bytes([byte]))
 
 
@@ -51,12 +53,39 @@ async def endless(exchange: Exchange) -> None:
         await exchange.text("and on ")
 
 
-async def elsewhere(exchange: Exchange) -> None:
-    await exchange.head("302 Found", "Location: /elsewhere", "Content-Length: 0")
+async def in_a_circle(exchange: Exchange) -> None:
+    await exchange.head("307 Temporary Redirect", f"Location: {exchange.path}", "Content-Length: 0")
 
 
 async def storm(exchange: Exchange) -> None:
-    await exchange.json("429 Too Many Requests", {"error": "slow down"}, "Retry-After: 0")
+    """Who waited as told would be done after the run's own timeout."""
+    await exchange.json("429 Too Many Requests", {"error": "slow down"}, "Retry-After: 30")
+
+
+async def half_a_chunk(exchange: Exchange) -> None:
+    await exchange.head("200 OK", "Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+    await exchange.send(b'40\r\ndata: {"choices": [{"delta": {"content": "a"}}]}')
+
+
+async def compressed(exchange: Exchange) -> None:
+    """Nobody offered to understand that."""
+    await exchange.head("200 OK", "Content-Type: text/event-stream", "Content-Encoding: gzip")
+    await exchange.send(gzip.compress(EVENT.encode()))
+
+
+async def unusual_lines(exchange: Exchange) -> None:
+    """No space after the colon, CR and LF at the end, comments and other fields between."""
+    await exchange.head()
+    whole = EVENT.replace("data: ", "data:").replace("\n", "\r\n")
+    await exchange.send(f": hello\r\n\r\nevent: message\r\nid: 7\r\n{whole}: bye\r\n".encode())
+
+
+async def cut_characters(exchange: Exchange) -> None:
+    """Each read ends within one: of two, of three and of four bytes."""
+    await exchange.head()
+    for byte in EVENT.replace('"a"', '"é€😀"').encode():
+        await exchange.send(bytes([byte]))
+        await asyncio.sleep(0)
 
 
 async def silence(exchange: Exchange) -> None:
@@ -71,7 +100,11 @@ DEEDS = {
     "half a line": (half_a_line, FailureKind.CUT),
     "error inside": (error_inside, FailureKind.CUT),
     "endless": (endless, FailureKind.MALFORMED),
-    "elsewhere": (elsewhere, FailureKind.REFUSED),
+    "in a circle": (in_a_circle, FailureKind.REFUSED),
+    "half a chunk": (half_a_chunk, FailureKind.CUT),
+    "compressed": (compressed, FailureKind.MALFORMED),
+    "unusual lines": (unusual_lines, None),
+    "cut characters": (cut_characters, None),
     "storm": (storm, FailureKind.REFUSED),
     "silence": (silence, FailureKind.TIMED_OUT),
 }
@@ -118,7 +151,7 @@ def test_the_same_over_tls_and_a_certificate_that_nobody_knows_is_a_reason(
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    deeds = ["well", "error inside", "torn", "half a line"]
+    deeds = ["well", "error inside", "torn", "half a line", "resets", "half a chunk", "storm"]
     known = tmp_path_factory.mktemp("ca") / "ca.pem"
     authority.cert_pem.write_to_path(str(known))
 

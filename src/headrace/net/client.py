@@ -126,6 +126,10 @@ class _Listener:
 
     def begins(self, head: Head) -> None:
         self._head = head
+        coding = head.fields.get("content-encoding", "identity")
+        if head.status == 200 and coding.lower() != "identity":
+            why = f"its answer is compressed ({shorten(coding)}), which nobody asked for"
+            raise StreamBroke(FailureKind.MALFORMED, why)
 
     def hears(self, body: bytes, at: float) -> bool:
         if self._head.status != 200:
