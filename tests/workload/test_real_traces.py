@@ -69,6 +69,18 @@ def test_agents(piece: str, sessions: int) -> None:
     assert features.sessions.count == sessions
 
 
+def test_agents_of_a_whole_trace() -> None:
+    """Of mini-SWE there is a part alone; its README has the whole one's figures."""
+    features = features_of("agents/slice_taubench_blk64.jsonl")
+    assert features.requests + features.left_out == 471
+    assert features.timing.duration_s == pytest.approx(181, abs=1)
+
+
+def test_a_system_prompt_is_shared_by_all_of_mooncake() -> None:
+    requests = read_trace(TRACES / "mooncake_conversation/slice_head_conversation_trace.jsonl").requests
+    assert len({request.prefix_ids[0] for request in requests}) == 1
+
+
 def test_servegen() -> None:
     """81 % of the rate of all clients over the first six hours."""
     columns = columns_of("servegen_deepseek-r1")
