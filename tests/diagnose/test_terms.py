@@ -90,3 +90,22 @@ def test_flags_that_a_server_of_unknown_version_may_lack_are_remarked_on() -> No
     assert len(said) == 2
     assert "--num-scheduler-steps is not in vLLM from 0.10.1 on" in said[0]
     assert "--max-num-sqs is no flag of vLLM 0.32: did you mean --max-num-seqs?" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("word", "heading"),
+    [
+        ("roofline", "roofline"),
+        ("arithmetic intensity", "roofline"),
+        ("prefill", "prefill"),
+        ("decode", "decode"),
+        ("disaggregated prefill", "disaggregated prefill"),
+        ("chunked prefill", "chunked prefill"),
+        ("expert parallel", "enable_expert_parallel"),
+        ("paged attention", "block_size"),
+    ],
+)
+def test_words_of_the_field_are_found_under_what_they_are(word: str, heading: str) -> None:
+    term = explained(word).term
+    assert term is not None
+    assert term.names[0] == heading
