@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.conclusion import Conclusion
+from headrace.core.conclusion import Bracket, Conclusion
 from headrace.core.cost import Pace
 from headrace.core.errors import TargetFailed
 from headrace.core.goal import Aim, Goal
 from headrace.core.grade import Grade
 from headrace.core.objective import parse_objectives
 from headrace.core.ports import Overrides
-from headrace.core.trial import NoResult, Purpose, Run, Verdict
+from headrace.core.trial import NoResult, Purpose, Run, Verdict, Wanted
 from headrace.tune.decide import Room, next_trial
 from headrace.tune.drive import Budget, drive
 from headrace.tune.evidence import bracket_of
 from headrace.tune.problem import Extra, Problem
-from headrace.tune.twin import highest_rung, load_of, rung_of
+from headrace.tune.twin import Point, highest_rung, load_of, rung_of
 from tests.tune.model import CAPACITY, LATENCY, Server, grade_of, graded, off_by, problem
 
 
@@ -69,6 +69,47 @@ def test_the_capacity_claimed_is_one_that_runs_have_shown() -> None:
     assert found.baseline_bracket.missed <= found.load
     assert found.baseline_believed is not None
     assert (found.baseline_bracket.met or 0) <= found.baseline_believed < found.baseline_bracket.missed
+
+
+def test_a_load_is_met_where_most_runs_or_their_mean_meet_it() -> None:
+    choice: Overrides = {"max_num_seqs": 256}
+
+    def bracket(*ttft_s: float) -> Bracket:
+        grades = [graded(each, 0.01, 2.0, CAPACITY) for each in ttft_s]
+        return bracket_of([Run(choice, 2.0, Purpose.PROOF, grade) for grade in grades], choice)
+
+    assert bracket(0.38, 0.405).met == 2.0
+    assert bracket(0.395, 0.42).missed == 2.0
+    assert bracket(0.38, 0.405, 0.408).met == 2.0
+    assert bracket(0.38, 0.38, 0.6).met == 2.0
+    assert bracket(0.38, 0.405, 0.43).missed == 2.0
+
+
+def test_a_contender_whose_repeats_miss_a_limit_has_not_proven_its_load() -> None:
+    """Its first run is left out: it was picked for being good."""
+    best: Overrides = {"max_num_seqs": 192}
+
+    def twin(point: Point) -> Grade:
+        highest, ttft_s = (2.5, 0.36) if point.overrides == best else (1.1, 0.39)
+        return graded(ttft_s if point.load <= highest else 2.0, 0.01, point.load, CAPACITY)
+
+    asked = problem(twin=twin)
+    runs = [Run({}, 1.0, Purpose.BASELINE, twin(Point({})))] * 2
+    check = next_trial(asked, runs)
+    assert isinstance(check, Wanted)
+    assert check.overrides == best
+
+    def made(overrides: Overrides, purpose: Purpose, ttft_s: float) -> Run:
+        return Run(overrides, check.load, purpose, graded(ttft_s, 0.01, check.load, CAPACITY))
+
+    baseline = made({}, Purpose.PROOF, 1.5)
+    runs += [made(best, Purpose.CHECK, 0.37), baseline, made(best, Purpose.PROOF, 0.405), baseline]
+    wanted = next_trial(asked, runs)
+    assert isinstance(wanted, Wanted)
+    assert (wanted.overrides, wanted.load, wanted.purpose) == (best, check.load, Purpose.PROOF)
+    found = next_trial(asked, [*runs, made(best, Purpose.PROOF, 0.38)])
+    assert isinstance(found, Conclusion)
+    assert found.verdict is Verdict.IMPROVED
 
 
 def test_a_latency_is_found_at_the_workloads_own_load_alone() -> None:

@@ -105,7 +105,8 @@ def _replicas(view: View, proof: Proof) -> str:
 def _not_shown(proof: Proof) -> Found:
     gain = proof.gain
     if gain is None:
-        return Verdict.INCONCLUSIVE, "the budget ended before runs in turns could show the noise"
+        why = "the budget ended before there were enough runs in turns to tell a gain from noise"
+        return Verdict.INCONCLUSIVE, why
     why = (
         f"the best candidate came to {gain.ratio:.2f} times the baseline's ratio, and runs of the same "
         f"settings differ by a factor of {gain.spread:.2f}: it may be anything up to {gain.ratio_at_most:.2f}"

@@ -2,8 +2,8 @@
 
     [Run, ...]  -->  Bracket of a setting, ratios at a load, spread, settings that are out
 
-A load is met where most runs at it met every objective, and missed otherwise: where noise decides, the
-answer is the careful one.
+A load is met where most runs at it met every objective, or the mean of their ratios does: where latency
+hardly grows with load, single runs are a matter of luck.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,15 +44,27 @@ def ratios_of(runs: Iterable[Run], overrides: Overrides, load: float) -> list[fl
 
 def bracket_of(runs: Iterable[Run], overrides: Overrides) -> Bracket:
     """Of a setting's capacity. What is missed at a load counts as missed above it."""
-    votes: dict[float, list[bool]] = {}
+    made: dict[float, list[Run]] = {}
     for run in runs_of(runs, overrides):
-        votes.setdefault(run.load, []).append(isinstance(run.outcome, Grade) and run.outcome.meets)
-    is_met = {load: 2 * sum(votes_here) > len(votes_here) for load, votes_here in votes.items()}
+        made.setdefault(run.load, []).append(run)
+    is_met = {load: _is_met(runs_here, overrides, load) for load, runs_here in made.items()}
     missed = min((load for load, met in is_met.items() if not met), default=None)
     met = max(
         (load for load, met in is_met.items() if met and (missed is None or load < missed)), default=None
     )
     return Bracket(met, missed)
+
+
+def _is_met(runs: Sequence[Run], overrides: Overrides, load: float) -> bool:
+    votes = [isinstance(run.outcome, Grade) and run.outcome.meets for run in runs]
+    if 2 * sum(votes) > len(votes):
+        return True
+    are_whole = all(
+        isinstance(run.outcome, Grade) and not run.outcome.failed and run.outcome.is_steady is not False
+        for run in runs
+    )
+    mean = mean_ratio(runs, overrides, load)
+    return are_whole and mean is not None and mean < 1
 
 
 def mean_ratio(runs: Iterable[Run], overrides: Overrides, load: float) -> float | None:

@@ -11,7 +11,7 @@ depends on how long it was drowned, so ratios are held at `DROWNED`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import exp, inf, log
 
 from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
@@ -38,7 +38,7 @@ class Proof:
     gain: Gain | None
     """None before there are enough runs."""
     is_shown: bool
-    """The gain is beyond the noise; of a capacity, the contender meets and the baseline does not."""
+    """The gain is beyond the noise; of a capacity, the contender's repeats meet and the baseline does not."""
     is_settled: bool
     """More runs are not wanted."""
     runs: int
@@ -67,7 +67,10 @@ def proof_of(view: View) -> Proof | None:
     of_baseline = len(runs_of(proofs, START))
     of_contender = len(runs_of(proofs, contender.overrides))
     is_shown = (
-        gain is not None and is_beyond_noise(gain) and _is_edge_between(view, contender.overrides, load)
+        gain is not None
+        and is_beyond_noise(gain)
+        and _is_edge_between(view, contender.overrides, load)
+        and (not view.seeks_capacity or _mean(repeats) < 1)
     )
     in_turns = of_baseline >= 1 and of_contender >= 1
     is_hopeless = of_contender >= REPEATS and gain is not None and gain.ratio > 1 - LEAST_GAIN / 2
@@ -82,12 +85,15 @@ def proof_of(view: View) -> Proof | None:
 
 
 def next_proof(view: View, proof: Proof) -> Wanted | None:
-    """The baseline first, then in turns; None when it is settled."""
+    """The baseline first, then in turns; None when it is settled. Where the gain is beyond the noise and only
+    the limits are not kept yet, the baseline has nothing more to tell.
+    """
     if proof.is_settled:
         return None
     proofs = [run for run in view.runs if run.purpose is Purpose.PROOF and run.load == proof.load]
     of_baseline, of_contender = len(runs_of(proofs, START)), len(runs_of(proofs, proof.contender))
-    if of_baseline <= of_contender:
+    is_gain_clear = proof.gain is not None and is_beyond_noise(proof.gain)
+    if of_baseline <= of_contender and not is_gain_clear:
         return Wanted(dict(START), proof.load, Purpose.PROOF, "the baseline, in turns with the contender")
     return Wanted(dict(proof.contender), proof.load, Purpose.PROOF, "the contender again: was it luck?")
 
@@ -98,6 +104,11 @@ def _is_edge_between(view: View, contender: Overrides, load: float) -> bool:
         return True
     ours, theirs = bracket_of(view.runs, contender), bracket_of(view.runs, START)
     return (ours.met or 0.0) >= load and (theirs.missed or inf) <= load
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """Geometric: ratios vary in proportion to their size."""
+    return exp(sum(map(log, ratios)) / len(ratios))
 
 
 def _ratios(view: View, runs: Sequence[Run], overrides: Overrides) -> list[float]:

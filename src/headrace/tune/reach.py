@@ -3,11 +3,11 @@
 View --out_of_reach--> one sentence with the numbers | None
 """
 
-from math import inf
+from math import exp, inf
 
 from headrace.core.grade import Grade
 from headrace.tune.belief import View
-from headrace.tune.evidence import OWN_LOAD, grades_of, mean_ratio
+from headrace.tune.evidence import OWN_LOAD, deviation, grades_of, mean_ratio
 from headrace.tune.explore import COARSE, MAIN, START
 from headrace.tune.twin import LOWEST_RUNG, Point, grades, load_of
 
@@ -33,7 +33,14 @@ def out_of_reach(view: View) -> str | None:
     said = (
         f"{name}: p{attained.objective.percentile:g} {attained.objective.metric} came to {came_to}, at best"
     )
-    return f"{said}; {_needed(view)}"
+    return f"{said}{_within_noise(view, grade)}; {_needed(view)}"
+
+
+def _within_noise(view: View, grade: Grade) -> str:
+    """Whether another run of the same settings might meet them by chance."""
+    spread = deviation(view.runs)
+    factor = 1.0 if spread is None else exp(spread[0] * 2**0.5)
+    return f", no further off than runs differ by (a factor of {factor:.2f})" if grade.ratio < factor else ""
 
 
 def _needed(view: View) -> str:

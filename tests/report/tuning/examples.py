@@ -201,7 +201,7 @@ def already_best() -> Tuning:
     runs = tuple(replace(run, outcome=outcome) for run, outcome in zip(_CHECKED, at_best, strict=True))
     conclusion = Conclusion(
         Verdict.NOTHING_BETTER,
-        "no setting was 5 % better in 578 simulations, nor in 1 runs of candidates",
+        "no setting was 5 % better in 578 simulations, nor in 1 run of candidates",
         None,
         1.0,
         None,
@@ -221,7 +221,7 @@ def inconclusive() -> Tuning:
     runs = runs_of(({}, 1, _B), ({}, 1, _B), (BEST, 1, _C))
     conclusion = Conclusion(
         Verdict.INCONCLUSIVE,
-        "the budget ended before runs in turns could show the noise",
+        "the budget ended before there were enough runs in turns to tell a gain from noise",
         BEST,
         1.0,
         None,

@@ -31,6 +31,7 @@ from headrace.report.tuning.words import (
     after_word,
     load_words,
     many,
+    named_words,
     twin_words,
     value_words,
 )
@@ -205,6 +206,8 @@ def _answer(tuning: Tuning, sides: Compared) -> Iterator[str]:
         yield _labelled(word, "; ".join(_from_to(change) for change in changes))
         why = (changes[0].does, undone_words(changes), why_of(sides.main_bill))
         yield _labelled("Why", " ".join(filter(None, why)))
+    if found.verdict is Verdict.UNREACHABLE and sides.after is not None:
+        yield _labelled("Nearest", named_words(sides.after.overrides))
     if found.verdict is Verdict.NOTHING_BETTER and (why := stays_because(tuning, sides.main_bill)):
         yield _labelled("Why", why)
     if found.verdict is Verdict.IMPROVED:
