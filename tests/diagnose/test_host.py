@@ -77,7 +77,7 @@ def first(evidence: Evidence) -> Finding:
 
 def test_the_server_is_found_by_its_port_and_its_start(tmp_path: Path) -> None:
     make_proc(tmp_path, {}, 0.0, 0.0)
-    assert host.find_server(PORT, BOOTED_AT + 50.5, tmp_path) == SERVER
+    assert host.find_server(PORT, BOOTED_AT + 50.5, proc=tmp_path) == SERVER
 
 
 @pytest.mark.parametrize(("port", "began_s"), [(PORT + 1, 50.0), (PORT, 500.0)])
@@ -85,11 +85,22 @@ def test_another_port_or_a_tunnel_that_listens_for_it_is_not_the_server(
     tmp_path: Path, port: int, began_s: float
 ) -> None:
     make_proc(tmp_path, {}, 0.0, 0.0)
-    assert host.find_server(port, BOOTED_AT + began_s, tmp_path) is None
+    assert host.find_server(port, BOOTED_AT + began_s, proc=tmp_path) is None
+
+
+@pytest.mark.parametrize(("told_s", "found"), [(42.4, SERVER), (44.0, None), (3.0, None)])
+def test_after_a_step_of_the_clock_the_server_is_known_by_its_processor_time(
+    tmp_path: Path, told_s: float, found: int | None
+) -> None:
+    """A virtual machine was restored under a server: the doctor saw neither its stopped engine nor the
+    processes that took its cores.
+    """
+    make_proc(tmp_path, {SERVER: 42.0 if told_s > 5 else 3.0}, 0.0, 0.0)
+    assert host.find_server(PORT, BOOTED_AT + 500.0, told_s, tmp_path) == found
 
 
 def test_where_there_is_no_proc_nothing_is_said(tmp_path: Path) -> None:
-    assert host.find_server(PORT, BOOTED_AT, tmp_path) is None
+    assert host.find_server(PORT, BOOTED_AT, proc=tmp_path) is None
     assert host.look(SERVER, 0.0, tmp_path) is None
 
 

@@ -53,3 +53,21 @@ def test_memory_that_failed_outranks_whatever_else_was_printed() -> None:
     log = ["Using a slow tokenizer. This might cause a significant slowdown", "CUDA out of memory"]
 
     assert Label.CPU not in {finding.label for finding in diagnose(incident(log=log)).findings}
+
+
+@pytest.mark.parametrize(
+    ("line", "suspected"),
+    [
+        (
+            "settings that are only active during inductor compilation will be ignored.",
+            False,
+        ),
+        ("WARNING [config.py:88] --swap-space is set and will be ignored.", True),
+    ],
+)
+def test_what_every_start_without_compilation_says_is_no_sign_of_a_wrong_flag(
+    line: str, suspected: bool
+) -> None:
+    """It went before what was wrong with a live server, and was all that was said of one short of cores."""
+    found = {finding.label for finding in diagnose(incident(log=[line])).findings}
+    assert (Label.BAD_FLAGS in found) is suspected

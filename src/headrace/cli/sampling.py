@@ -119,7 +119,7 @@ class Machine:
         parts, started_at = urlsplit(url), page.number("process_start_time_seconds")
         if parts.hostname not in LOOPBACK or parts.port is None or started_at is None:
             return None
-        server = host.find_server(parts.port, started_at)
+        server = host.find_server(parts.port, started_at, page.number("process_cpu_seconds_total") or 0.0)
         return None if server is None else cls(server)
 
     def since_last(self, now: float) -> Evidence:

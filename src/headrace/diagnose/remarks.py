@@ -11,6 +11,8 @@ from headrace.diagnose.flag_facts import NEWEST, Gone, flag_facts
 
 _READ_FROM_A_SERVER = ("cache_config_info", "log", ".log")
 """Places whose flags the server itself printed: it knows them."""
+_POSITIONAL = "model-tag"
+"""What vLLM calls the MODEL of `vllm serve MODEL` where it prints its arguments."""
 
 
 def remarks(e: Evidence) -> tuple[str, ...]:
@@ -37,7 +39,7 @@ def _strangers(e: Evidence) -> Iterator[str]:
     facts = flag_facts()
     if e.engine != "vllm" or (e.release is not None and e.release < NEWEST):
         return
-    known = [*facts.switches, *facts.options]
+    known = [*facts.switches, *facts.options, _POSITIONAL]
     for name, flag in e.flags.items():
         told = not any(place in flag.where for place in _READ_FROM_A_SERVER)
         if told and name not in known and name not in facts.gone:

@@ -19,6 +19,8 @@ PROC = Path("/proc")
 LISTENING = "0A"
 SAME_START_S = 3.0
 """A process and what its own metrics say of its start differ by less: ticks, and the time to import."""
+SAME_CPU_S, LEAST_CPU_S = 1.0, 5.0
+"""So do the processor times, once there are enough of them to tell one process from another."""
 MOST_FOR_ITS_WORK = 4
 _AT_WORK = (0, 1, 2, 5, 6, 7)
 """Of a line of /proc/stat: user, nice, system, interrupts (two kinds), and what the hypervisor took."""
@@ -53,10 +55,13 @@ class Look:
     """That threads of the server were ready to run and were not let, since their beginning."""
 
 
-def find_server(port: int, started_at: float, proc: Path = PROC) -> int | None:
-    """The process that listens there and began at that time, in seconds since 1970; None where there is none.
+def find_server(port: int, started_at: float, cpu_s: float = 0.0, proc: Path = PROC) -> int | None:
+    """The process that listens there and began at that time, in seconds since 1970, or has just now used so
+    many seconds of a processor; None where there is none.
 
-    The time proves that it is the server and no tunnel or proxy that listens for it.
+    Either proves that it is the server and no tunnel or proxy that listens for it. A server noted its start
+    by the clock of then: after a step of the clock (a virtual machine that was restored, NTP) only the
+    processor time agrees.
     """
     inodes = frozenset(_listening(port, proc))
     booted_at = _booted_at(proc)
@@ -65,7 +70,8 @@ def find_server(port: int, started_at: float, proc: Path = PROC) -> int | None:
     holders = {pid: process for pid, process in _processes(proc) if inodes & frozenset(_sockets(pid, proc))}
     for pid, process in holders.items():
         began = abs(booted_at + process.started_s - started_at) < SAME_START_S
-        if began and process.parent not in holders:
+        used = cpu_s >= LEAST_CPU_S and abs(process.cpu_s - cpu_s) < SAME_CPU_S
+        if (began or used) and process.parent not in holders:
             return pid
     return None
 
