@@ -29,7 +29,7 @@ import msgspec
 
 from bench.tune.cases import ASKED
 from bench.tune.rivals import RIVALS
-from bench.tune.rows import Rivalled, Row, one_case
+from bench.tune.rows import PATIENCE, Rivalled, Row, one_case
 
 
 def main() -> None:
@@ -65,7 +65,9 @@ def print_row(row: Row) -> None:
     print(f"\n{row.case}: best of {row.settings} {words(row.best)}, the defaults reach {row.start_share:.0%}")
     print(f"  ours       {row.share:6.1%} in {row.trials:3} trials, {row.verdict}: {words(row.chosen)}")
     for name, found in row.rivals.items():
-        needs = "never the same" if found.trials is None else f"the same after {found.trials:g}"
+        needs = (
+            f"not within {PATIENCE} trials" if found.trials is None else f"the same after {found.trials:g}"
+        )
         end = f"{found.end_share:.1%} after {found.end_trials}"
         print(f"  {name:10} {found.share:6.1%} in {row.trials:3} trials; {needs}; {end}")
     sys.stdout.flush()
@@ -76,12 +78,12 @@ def words(overrides: Mapping[str, object]) -> str:
 
 
 def print_totals(rows: Sequence[Row]) -> None:
-    print(f"\n{len(rows)} cases     share: least  median    trials for the same: median   never")
+    print(f"\n{len(rows)} cases     share: least  median    trials for the same: median   not in {PATIENCE}")
     for name, shares, trials in totals(rows):
-        never = sum(each is None for each in trials)
+        without = sum(each is None for each in trials)
         middle = median(inf if each is None else each for each in trials)
         told = "none" if middle == inf else f"{middle:g}"
-        print(f"  {name:16} {min(shares):9.1%} {median(shares):7.1%} {told:>28} {never:7}")
+        print(f"  {name:16} {min(shares):9.1%} {median(shares):7.1%} {told:>28} {without:11}")
 
 
 def totals(rows: Sequence[Row]) -> list[tuple[str, Sequence[float], Sequence[float | None]]]:
@@ -110,7 +112,7 @@ def _rival_json(found: Sequence[Rivalled]) -> dict[str, float | None]:
         "share_of_best_min": round(min(each.share for each in found), 4),
         "share_of_best_median": round(median(each.share for each in found), 4),
         "trials_for_same_median": None if middle == inf else middle,
-        "never_the_same": sum(each.trials is None for each in found),
+        "not_within_patience": sum(each.trials is None for each in found),
         "end_share_median": round(median(each.end_share for each in found), 4),
         "end_trials_median": median(each.end_trials for each in found),
     }

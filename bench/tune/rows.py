@@ -31,7 +31,7 @@ class Rivalled:
     share: float
     """Of the best, with as many trials as ours made."""
     trials: float | None
-    """For the share that ours has; None where it never gets there."""
+    """For the share that ours has; None where it does not get there within `PATIENCE`."""
     end_share: float
     """When it ended, or its patience did."""
     end_trials: int

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.tune.__main__ import keep, read_rows, to_json
+from bench.tune.__main__ import keep, print_row, print_totals, read_rows, to_json
 from bench.tune.cases import Case, powers_of_two
 from bench.tune.kept import Kept, kept
 from bench.tune.ours import tune
@@ -155,6 +155,16 @@ def test_settings_that_cannot_start_are_a_result() -> None:
     (found,) = truth().twin([Point({"max_num_batched_tokens": 16})])
     assert isinstance(found, NoResult)
     assert "max_num_batched_tokens" in found.cause
+
+
+def test_a_rival_that_gave_up_is_not_said_to_never_get_there(capsys: pytest.CaptureFixture[str]) -> None:
+    rivals = {name: Rivalled(0.7, None, 0.9, 60) for name in ("full grid", "by hand", "random", "tpe")}
+    row = Row("a", {}, 2.0, 0.5, {}, "improved", 0.97, 8, 300, 200, rivals)
+    print_row(row)
+    print_totals([row])
+    said = capsys.readouterr().out
+    assert "random      70.0% in   8 trials; not within 60 trials; 90.0% after 60" in said
+    assert "never" not in said
 
 
 def test_rows_are_kept_and_summed_up(tmp_path: Path) -> None:
