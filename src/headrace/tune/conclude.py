@@ -87,8 +87,8 @@ def _improved(view: View, proof: Proof) -> str:
     if not view.seeks_capacity:
         return bound
     missed = bracket_of(view.runs, START).missed or proof.load
-    said = f"it meets every objective at {proof.load:.3g} times the load, the baseline misses at {missed:.3g}"
-    return f"{said}; there it is {bound}{_replicas(view, proof)}"
+    said = f"at {proof.load:.3g} times the load its repeats meet every objective on average"
+    return f"{said}, the baseline misses at {missed:.3g}; there it is {bound}{_replicas(view, proof)}"
 
 
 def _replicas(view: View, proof: Proof) -> str:

@@ -174,7 +174,7 @@ def carries_more(goal: Goal = CAPACITY) -> Tuning:
     )
     conclusion = Conclusion(
         Verdict.IMPROVED,
-        "it meets every objective at 0.95 times the load, the baseline misses at 0.2",
+        "at 0.95 times the load its repeats meet every objective on average, the baseline misses at 0.2",
         BEST,
         0.95,
         GAIN,
@@ -185,6 +185,18 @@ def carries_more(goal: Goal = CAPACITY) -> Tuning:
         spread=1.04,
     )
     return replace(told(runs, conclusion, goal), explanation=explained(), pools=pools_found())
+
+
+def at_its_limits() -> Tuning:
+    """Two of the winner's four repeats are beyond a limit; their mean is not."""
+    tuning = carries_more()
+    repeats = tuple(
+        Run(BEST, 0.95, _P, graded(BEST, 0.95, noise), 61.5) for noise in (0.070, 0.076, 0.028, 0.038)
+    )
+    runs = (*(run for run in tuning.runs if run.overrides != BEST or run.purpose is not _P), *repeats)
+    assert tuning.conclusion
+    conclusion = replace(tuning.conclusion, predictions=predicted(runs))
+    return replace(told(runs, conclusion, tuning.goal), explanation=tuning.explanation, pools=tuning.pools)
 
 
 def pools_found() -> PoolAdvice:
@@ -357,6 +369,7 @@ EVERY = (
     without_bills,
     without_a_goal,
     carries_more,
+    at_its_limits,
     at_a_cost,
     already_best,
     inconclusive,

@@ -68,6 +68,16 @@ def test_a_capacity_is_told_in_requests_a_second_and_by_which_runs_kept_the_limi
     assert "2 of 2 runs of the winner kept them, and 0 of 2 of the start" in text
 
 
+def test_a_winner_of_which_runs_missed_is_at_its_limits_and_not_within_them() -> None:
+    text = flat(examples.at_its_limits)
+    assert "it carries 9.50 times the load at its limits: 0.25 requests/s -> 2.38 requests/s" in text
+    assert (
+        "2 of 4 runs of the winner did not keep them (mean 0.997 of the limit), nor did 2 of 2 of the start"
+        in text
+    )
+    assert "every limit" not in text
+
+
 def test_a_start_that_was_not_run_near_its_edge_is_not_said_to_carry_only_what_it_met() -> None:
     """It was met at 0.1 times the load, missed at 0.95, and the twin puts its edge at half of that."""
     tuning = examples.carries_more()

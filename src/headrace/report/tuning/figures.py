@@ -58,6 +58,11 @@ class Side:
         return sum(grade.due for grade in self.grades)
 
     @property
+    def missed(self) -> int:
+        """Of its runs, those that did not meet every objective."""
+        return sum(not grade.meets for grade in self.grades)
+
+    @property
     def fell_behind(self) -> bool:
         """In most of its runs the queue grew for as long as requests came."""
         return 2 * sum(grade.is_steady is False for grade in self.grades) > len(self.grades)
@@ -96,6 +101,8 @@ class Compared:
     after: Side | None
     rows: tuple[Row, ...]
     """Class by class: first what was asked for, then the usual latencies that were not."""
+    ratio: Pair
+    """The worst of a run's ratios to a limit."""
     throughput_rps: Pair
     output_tokens_per_s: Pair
     bills: tuple[Bills, ...]
@@ -128,6 +135,7 @@ def compared(tuning: Tuning) -> Compared:
         before,
         after,
         rows,
+        both(lambda grade: grade.ratio),
         both(lambda grade: grade.throughput_rps),
         both(lambda grade: grade.output_tokens_per_s),
         () if before is None else tuple(_bills(tuning, before, after)),

@@ -4,7 +4,7 @@ Tuning + Compared --headline--> Headline(word, sentence)
 """
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 from headrace.core.conclusion import Bracket, Conclusion
 from headrace.core.goal import Aim
@@ -117,11 +117,8 @@ def _nothing_better(tuning: Tuning, worst: Row | None) -> Headline:
 def _improved(tuning: Tuning, sides: Compared, before: Side) -> str:
     found, after = tuning.conclusion, sides.after
     assert found is not None, "improved upon something"
-    if after is not None and (carried := _carries(tuning)):
-        won, lost = (sum(grade.meets for grade in side.grades) for side in (after, before))
-        at, runs = load_words(tuning, before.load), many(len(after.grades), "run")
-        kept = f"{won} of {runs} of the winner kept them, and {lost} of {len(before.grades)} of the start"
-        return f"{carried} At {at} {kept}."
+    if after is not None and (carried := _carries(tuning, after)):
+        return f"{carried} At {load_words(tuning, before.load)} {_kept(sides, before, after)}."
     said = _sooner(sides.worst, before, after)
     gain = found.gain
     if gain is None:
@@ -144,26 +141,42 @@ def _is_the_same(worst: Row | None, ratio: float) -> bool:
     return abs(worst.after.value / worst.before.value / ratio - 1) < TOLD_APART
 
 
-def _carries(tuning: Tuning) -> str:
-    """Of a capacity: how much more load; empty where it was not one that was compared."""
+def _kept(sides: Compared, before: Side, after: Side) -> str:
+    """By which runs the limits were."""
+    runs, of_start = many(len(after.grades), "run"), len(before.grades)
+    if not after.missed:
+        kept = of_start - before.missed
+        return f"{len(after.grades)} of {runs} of the winner kept them, and {kept} of {of_start} of the start"
+    ratio = sides.ratio[1]
+    mean = f" (mean {ratio.value:.3f} of the limit)" if ratio and isfinite(ratio.value) else ""
+    missed = f"{after.missed} of {runs} of the winner did not keep them{mean}"
+    return f"{missed}, nor did {before.missed} of {of_start} of the start"
+
+
+def _carries(tuning: Tuning, side: Side) -> str:
+    """Of a capacity: how much more load; empty where it was not one that was compared. Where runs of the
+    contender missed, it is at its limits and not within them.
+    """
     found = tuning.conclusion
     if found is None or not tuning.goal.seeks_capacity or found.contender_bracket.met is None:
         return ""
     after, before = found.contender_bracket.met, start_carries(found)
+    stays = "is at its limits" if side.missed else "keeps every limit"
     if before is None:
         missed = found.baseline_bracket.missed or after
         return (
-            f"it keeps every limit at {load_words(tuning, after)}; the starting settings miss them at "
+            f"it {stays} at {load_words(tuning, after)}; the starting settings miss them at "
             f"{load_words(tuning, missed)}."
         )
     if before != found.baseline_bracket.met:
         return (
-            f"it keeps every limit at {load_words(tuning, after)}, where the starting settings miss them; in "
+            f"it {stays} at {load_words(tuning, after)}, where the starting settings miss them; in "
             f"the twin they carry {load_words(tuning, before)}, so it is {after / before:.2f} times the load."
             f"{_cheaper(tuning)}"
         )
+    within = "at its limits" if side.missed else "within every limit"
     return (
-        f"it carries {after / before:.2f} times the load within every limit: "
+        f"it carries {after / before:.2f} times the load {within}: "
         f"{load_words(tuning, before)} -> {load_words(tuning, after)}.{_cheaper(tuning)}"
     )
 

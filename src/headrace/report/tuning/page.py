@@ -82,8 +82,13 @@ def _tiles(tuning: Tuning, sides: Compared) -> Iterator[Tile]:
         carried = [start_carries(found), *((found.contender_bracket.met,) if found.contender else ())]
         loads = ["none" if load is None else load_words(tuning, load) for load in carried]
         is_twins = carried[0] != found.baseline_bracket.met
-        note = "highest that was met; the start's in the twin" if is_twins else "highest that was met"
-        yield Tile("Load within every limit", " → ".join(dict.fromkeys(loads)), note)
+        is_at_limits = sides.after is not None and sides.after.missed > 0
+        met = "highest that was met on average" if is_at_limits else "highest that was met"
+        yield Tile(
+            "Load at the limits" if is_at_limits else "Load within every limit",
+            " → ".join(dict.fromkeys(loads)),
+            f"{met}; the start's in the twin" if is_twins else met,
+        )
     before, after = sides.throughput_rps
     if before:
         now = f" → {rate_words(after.value)}" if after else ""
