@@ -3,7 +3,8 @@
 #   make tune     the main job on a real model: some 6 minutes on two cores, set-up included
 #   make serve    an OpenAI-compatible server on the built-in model
 #   make check    the fast gate: format, lint, types, imports, quick tests
-#   make test     the whole gate; coverage of the quick tests alone, because counting lines slows the rest
+#   make test     the whole gate; coverage of the quick tests alone, because counting lines slows the rest;
+#                 a test on every core, then those that use the model or look at the clock, one by one
 #   make explore  the property tests on examples never drawn before: after a change, or overnight
 #   make bench    the engine against its peers, in one run: those of `make llama` and `make vllm` where they are
 
@@ -28,7 +29,7 @@ check: .venv/.ready-dev
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/ratchets.py
-	$(BIN)/pytest -m "not slow" --hypothesis-profile=check
+	$(BIN)/pytest -n auto -m "not slow" --hypothesis-profile=check
 
 test: .venv/.ready-dev
 	$(BIN)/ruff format --check .
@@ -36,8 +37,9 @@ test: .venv/.ready-dev
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/ratchets.py
-	$(BIN)/pytest -m "not slow" --hypothesis-profile=check --cov --cov-report=term
-	$(BIN)/pytest -m "slow or hypothesis" -rfER --hypothesis-profile=test
+	$(BIN)/pytest -n auto -m "not slow" --hypothesis-profile=check --cov --cov-report=term
+	$(BIN)/pytest -n auto -m "(slow or hypothesis) and not (model or alone)" -rfER --hypothesis-profile=test
+	$(BIN)/pytest -m "(slow or hypothesis) and (model or alone)" -rfER --hypothesis-profile=test
 
 explore: .venv/.ready-dev
 	$(BIN)/pytest --hypothesis-profile=explore -m hypothesis

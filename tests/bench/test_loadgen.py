@@ -17,6 +17,7 @@ def guide(value: float) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_open_loop_delivers_what_was_asked_and_reads_a_known_ttft() -> None:
     figures = loaded(rate=100, seconds=2.0, seed=1)
 
@@ -25,6 +26,7 @@ def test_the_open_loop_delivers_what_was_asked_and_reads_a_known_ttft() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_server_saw_every_arrival() -> None:
     figures = arriving(rate=100, seconds=2.0, seed=1)
 
@@ -33,6 +35,7 @@ def test_the_server_saw_every_arrival() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_stall_is_in_the_latencies_in_full() -> None:
     figures = stalled(stall_s=1.5, seed=1)
 
@@ -43,6 +46,7 @@ def test_a_stall_is_in_the_latencies_in_full() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_token_of_the_closed_loop_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.loadgen.runs.CLOSED_REQUESTS", 50)
     monkeypatch.setattr("bench.loadgen.runs.LONG_REQUESTS", 5)
@@ -105,6 +109,7 @@ def test_what_each_peer_says_is_read_in_milliseconds(peer: Peer, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_our_own_program_beside_its_peers_is_run_timed_and_read() -> None:
     with scripted_server(0.01, 0.002) as url:
         found = run(peers()[0], Load(url, "scripted", rate=100.0, requests=20))
@@ -116,6 +121,7 @@ def test_our_own_program_beside_its_peers_is_run_timed_and_read() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_peer_that_fails_says_what_it_printed() -> None:
     with pytest.raises(RuntimeError, match=r"headrace left with 1[\s\S]*Connection refused"):
         run(peers()[0], Load("http://127.0.0.1:1", "scripted", rate=100.0, requests=20))

@@ -35,6 +35,7 @@ BUSY = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() 
 
 @linux_only
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_process_of_ours_is_no_neighbour_and_any_other_is() -> None:
     """Counted while it still runs, as a server's is: afterwards its time is nobody's."""
     with subprocess.Popen(

@@ -16,7 +16,7 @@ from tests.net.processes import ServerProcess, Start, serving
 from tests.net.test_leaving import CHAT, gauge
 from tests.net.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 CROWD = 1000
 SHORT = json.loads(GOOD)

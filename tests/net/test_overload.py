@@ -14,7 +14,7 @@ from tests.net.scripted import ScriptedRecipe
 from tests.net.serving import RunningServer, running, service
 from tests.net.test_leaving import CHAT, assert_nothing_is_left
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 PLACES = 8
 TIMES = 10

@@ -87,6 +87,7 @@ def test_what_a_person_types_has_nothing_that_only_a_trial_needs() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @needs_vllm
 def test_settings_that_vllm_refuses_are_told_in_its_own_words() -> None:
     server = VllmServer(INSTALLATION, {"max_num_batched_tokens": 64, "max_num_seqs": 128}, port=1)
@@ -95,6 +96,7 @@ def test_settings_that_vllm_refuses_are_told_in_its_own_words() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 @needs_vllm
 def test_all_three_processes_of_a_real_vllm_end_with_a_parent_that_is_killed() -> None:
