@@ -56,6 +56,8 @@ class Truth:
         """Whether it is worth so much, told by one simulation."""
         if self.case.goal.aim is Aim.LATENCY:
             return self.value(overrides) >= value
+        if value <= 0:
+            return True  # so much is worth what does not start, and no load is as low as that
         return self.meets(self.case.space.canonical(overrides), float(f"{value:.6g}"))
 
     def best(self) -> tuple[Overrides, float]:
