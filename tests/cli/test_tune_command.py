@@ -128,6 +128,8 @@ def improving(start: Start, folder: Path, attempts: int = 3) -> tuple[Tuner, str
 
 @on_linux
 @pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(900)
 def test_the_improvement_is_found_shown_and_recorded(start: Start, tmp_path: Path) -> None:
     tuner, out, err, journal = improving(start, tmp_path)
     line = json.loads(out.splitlines()[-1])
@@ -261,8 +263,8 @@ def test_a_server_that_drifts_ends_with_an_answer(start: Start) -> None:
 @pytest.mark.slow
 def test_a_goal_nobody_can_meet_is_told_with_how_near_one_gets(start: Start) -> None:
     code, out, err = start(["--json", "--max-trials", "6", "--slo", "short: p95 ttft < 1ms"]).finish()
-    assert code in {3, 4}, err
-    assert json.loads(out.splitlines()[-1])["verdict"] in {"unreachable", "inconclusive"}
+    assert code in {3, 4, 5}, err
+    assert json.loads(out.splitlines()[-1])["verdict"] in {"unreachable", "inconclusive", "drifted"}
 
 
 @on_linux
