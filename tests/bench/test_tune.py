@@ -23,7 +23,7 @@ from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult
 from headrace.executor.cost import FittedCost
 from headrace.tune.space import Site, demand_of, space_of
-from headrace.tune.twin import Point, load_of
+from headrace.tune.twin import Point, load_of, settings_key
 from headrace.workload.trace import TraceRequest
 
 START: Overrides = {
@@ -165,6 +165,13 @@ def test_a_rival_that_gave_up_is_not_said_to_never_get_there(capsys: pytest.Capt
     said = capsys.readouterr().out
     assert "random      70.0% in   8 trials; not within 60 trials; 90.0% after 60" in said
     assert "never" not in said
+
+
+def test_a_rival_gets_there_where_its_share_does_even_if_less_load_is_missed() -> None:
+    here = truth()
+    here.values[settings_key(here.case.space.canonical({}))] = 1000.0
+    assert not here.reaches({}, 990.0)
+    assert trials_until(here, Climb(Server(here, seed=1), history=[(3, {})]), 990.0) == 3
 
 
 def test_rows_are_kept_and_summed_up(tmp_path: Path) -> None:
