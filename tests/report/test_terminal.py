@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -93,6 +94,16 @@ def test_a_run_in_which_nothing_was_answered_can_be_shown() -> None:
     assert printed(measurement())
 
 
+def test_a_run_that_ended_in_its_warm_up_says_so_and_shows_no_zeros() -> None:
+    run = replace(measurement(timeline(0.5, due_at=1.0), timeline(0.5, due_at=2.0)), warm_up_s=6.0)
+
+    shown = printed(run)
+
+    assert "Requests sent: 2, all due in the warm-up of the first 6.00 s" in shown
+    assert "answers/s" not in shown
+    assert "before any request was due" in printed(measurement())
+
+
 @pytest.mark.slow
 @given(measurements.filter(lambda run: all(r.request_class != "all" for r in run.results)))
 def test_any_measurement_can_be_shown_and_said_in_json(run: Measurement) -> None:
@@ -116,6 +127,7 @@ def test_a_program_finds_what_the_tables_show() -> None:
 
 def progressing(console: Console, now: list[float]) -> Progress:
     progress = Progress(console, 3, clock=lambda: now[0])
+    progress.on_start()
     ask = Ask("r", "short", "a prompt", 1)
     for due_at in (1.0, 11.0, 12.0):
         progress.on_event(Arrival(due_at, ask))
@@ -131,6 +143,20 @@ def test_progress_is_told_in_a_line_and_by_the_clock_so_a_stall_is_seen() -> Non
     now[0] = 40.0
 
     assert progress.line() == "40 s: 3 of 3 done, 1 in flight, 1 failed, recent TTFT 250 ms"
+
+
+def test_requests_alone_are_no_part_of_the_runs_progress() -> None:
+    now = [0.0]
+    progress = Progress(Console(file=io.StringIO()), 3, clock=lambda: now[0])
+
+    now[0] = 12.0
+    before = progress.line()
+    assert progress.view().plain == before
+    progress.on_start()
+    now[0] = 15.0
+
+    assert before == "12 s: the run has not begun"
+    assert progress.line() == "3 s: 0 of 3 done, 0 in flight"
 
 
 def test_the_view_of_a_terminal_fits_into_80_columns_and_has_the_last_failure() -> None:

@@ -132,11 +132,15 @@ def measure_shown(target: Target, load: Planned, timeout_s: float) -> tuple[Meas
     console = plain_console()
     console.print(f"{target.url}: {load.describe}")
     if load.alone:
-        console.print(f"{len(load.alone)} requests alone first")
+        console.print(
+            f"before the run, {len(load.alone)} requests one by one: a TTFT without a queue (--alone)"
+        )
     with Progress(console, load.requests, load.duration_s) as progress:
         watching = Watching(timeout_s, scrapes=True)
         gives_up = GivesUp(watching.stop, progress.on_event)
-        watching = Watching(timeout_s, gives_up.on_event, scrapes=True, stop=watching.stop)
+        watching = Watching(
+            timeout_s, gives_up.on_event, scrapes=True, stop=watching.stop, on_start=progress.on_start
+        )
         try:
             measurement, interrupted = measure_planned(target, load, watching), False
         except Interrupted as stopped:

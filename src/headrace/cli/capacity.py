@@ -44,7 +44,7 @@ def find_capacity(target: Target, options: Options, wording: Wording) -> None:
     def judge(rate: float, number: int, longer: float) -> Probe:
         load = load_of(at_rate(options, rate, number, longer), wording)
         with Progress(console, load.requests, load.duration_s) as progress:
-            watching = Watching(options["timeout"], progress.on_event)
+            watching = Watching(options["timeout"], progress.on_event, on_start=progress.on_start)
             measurement = measure_planned(target, load, watching)
         probe = probe_of(rate, measurement, objectives)
         console.print(probe_line(probe))

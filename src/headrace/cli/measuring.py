@@ -69,6 +69,8 @@ class Watching:
     on_event: Callable[[Event], None] | None = None
     scrapes: bool = False
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    on_start: Callable[[], None] | None = None
+    """Called when the run's clock starts, after the requests alone."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -176,6 +178,8 @@ async def _run(target: Target, load: Planned, watching: Watching, interrupted: a
         ):
             source = load.source()
             clock.start()  # looking up a name and the like took time, and is nobody's lag
+            if watching.on_start is not None:
+                watching.on_start()
             results = await run(sender, source, clock=clock, on_event=watching.on_event, ending=ending)
             client = replace(watch.load(), connections=sender.connections, sent_again=sender.sent_again)
     return _Seen(results, version, client, alone, scraper.read())

@@ -150,7 +150,9 @@ class ServerJudge:
         with Progress(self.console, load.requests, load.duration_s) as progress:
             stop = asyncio.Event()
             gives_up = GivesUp(stop, _while_alive(served, progress.on_event))
-            watching = Watching(TIMEOUT_S, gives_up.on_event, scrapes=True, stop=stop)
+            watching = Watching(
+                TIMEOUT_S, gives_up.on_event, scrapes=True, stop=stop, on_start=progress.on_start
+            )
             measurement = measure_planned(target, load, watching)
         served.check_alive()
         if gives_up.why:

@@ -31,7 +31,7 @@ HISTORY = 40
 
 
 class Progress:
-    """Hand `on_event` to the run, inside `with`."""
+    """Hand `on_start` and `on_event` to the run, inside `with`."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Progress:
         self._duration_s = duration_s
         self._clock = clock
         self._began_at = clock()
+        self._has_started = False
         self._sent = self._answered = self._failed = self._tokens = 0
         self._recent_ttft_s = deque[float](maxlen=RECENT)
         self._history = deque[tuple[float, int]](maxlen=HISTORY)
@@ -62,6 +63,11 @@ class Progress:
     ) -> None:
         self._ended.set()
         self._thread.join(5)
+
+    def on_start(self) -> None:
+        """The run itself begins: what was sent alone before is not part of its time."""
+        self._began_at = self._clock()
+        self._has_started = True
 
     def on_event(self, event: Arrival | Timeline | Failure) -> None:
         match event:
@@ -81,6 +87,8 @@ class Progress:
 
     def line(self) -> str:
         """All of it in one line."""
+        if not self._has_started:
+            return self._before_the_run()
         ended = self._answered + self._failed
         of = f" of {self._num_requests}" if self._num_requests is not None else ""
         state = f"{self._passed_s():.0f} s: {ended}{of} done, {self._sent - ended} in flight"
@@ -92,6 +100,8 @@ class Progress:
 
     def view(self) -> Text:
         """A few lines of 80 columns."""
+        if not self._has_started:
+            return Text(self._before_the_run())
         recent = list(self._recent_ttft_s)
         in_flight = self._sent - self._answered - self._failed
         self._history.append((float(np.median(recent)) if recent else 0.0, in_flight))
@@ -109,6 +119,9 @@ class Progress:
         if self._failed:
             lines.append(f"  {self._failed} failed, the last: {self._last_failure}"[:79])
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+    def _before_the_run(self) -> str:
+        return f"{self._passed_s():.0f} s: the run has not begun"
 
     def _bar(self, passed_s: float) -> str:
         ended = self._answered + self._failed

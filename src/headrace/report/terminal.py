@@ -48,8 +48,12 @@ def print_measurement(
     intervals: Intervals | None = None,
 ) -> None:
     """Everything that `headrace bench` shows after a run. `intervals` are drawn where nobody has them yet."""
-    summaries = summarise(measurement)
     print_validity(measurement, console)
+    if not measurement.measured:
+        print_title(measurement, console)
+        console.print(Text(_why_no_figures(measurement)))
+        return
+    summaries = summarise(measurement)
     shown = print_heading(measurement, summaries, console)
     if measurement.timelines:
         console.print(latencies_table(shown, intervals or by_class(measurement)))
@@ -69,12 +73,26 @@ def print_heading(
 ) -> list[ClassSummary]:
     """What was measured, and its rates. Returns whom to show: a single class is not shown twice."""
     shown = [s for s in summaries.values() if s.request_class != ALL or len(summaries) != 2]
-    console.print(Text(f"{measurement.target}  {measurement.model}", style="bold"))
-    console.print(Text(measurement.workload))
-    console.print()
+    print_title(measurement, console)
     console.print(rates_table(shown))
     console.print()
     return shown
+
+
+def print_title(measurement: Measurement, console: Console) -> None:
+    console.print(Text(f"{measurement.target}  {measurement.model}", style="bold"))
+    console.print(Text(measurement.workload))
+    console.print()
+
+
+def _why_no_figures(measurement: Measurement) -> str:
+    """Of a run that ended in its warm-up: a table of zeros would look like a server that does nothing."""
+    if not measurement.results:
+        return "It ended before any request was due: there are no figures."
+    return (
+        f"Requests sent: {len(measurement.results)}, all due in the warm-up of the first "
+        f"{seconds(measurement.warm_up_s)}, so no figure counts any. Let it run longer, or give --warm-up 0."
+    )
 
 
 def print_slow_bills(measurement: Measurement, shown: list[ClassSummary], console: Console) -> None:
