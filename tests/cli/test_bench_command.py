@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli.bench import EXIT_INVALID
+from headrace.cli.bench import bench as bench_command
 from headrace.cli.main import main
 from headrace.cli.measuring import Target, measure
+from headrace.cli.vllm_bench_flags import INSTEAD
+from headrace.core.errors import TargetFailed
 from headrace.measure import record
+from headrace.net.client import served_models
 from headrace.workload.mixed import MixedWorkload
 from tests.net.awkward import Exchange, answer_well, awkward_server
 from tests.net.serving import MODEL, running, service
@@ -144,6 +149,8 @@ def test_a_server_that_stalls_is_in_every_latency_in_full(tmp_path: Path) -> Non
         (("h:1", "--short-prompt", "90-30"), "90 to 30"),
         (("h:1", "--output", "/no/such/folder/run.jsonl"), "there is no folder /no/such/folder"),
         (("h:1", "--duration", "soon"), "'soon' is no duration"),
+        (("h:1", "--request-rate", "4"), "--rate R"),
+        (("--base_url", "http://h:1"), "without a flag: headrace bench HOST:PORT"),
     ],
 )
 def test_wrong_input_is_refused_before_anything_is_sent(arguments: tuple[str, ...], complaint: str) -> None:
@@ -152,6 +159,30 @@ def test_wrong_input_is_refused_before_anything_is_sent(arguments: tuple[str, ..
     assert result.exit_code == 2, result.output
     assert complaint in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("flag", INSTEAD)
+def test_what_is_named_instead_of_a_flag_of_vllm_bench_is_an_option(flag: str) -> None:
+    ours = {name for each in bench_command.params for name in each.opts}
+
+    assert flag not in ours
+    assert set(re.findall(r"--[a-z-]+", INSTEAD[flag])) <= ours
+
+
+def test_without_a_port_it_says_which_was_taken() -> None:
+    with pytest.raises(TargetFailed) as failed:
+        asyncio.run(served_models("http://127.0.0.254"))
+
+    assert failed.value.hint.startswith("that is port 80, as none was given")
+
+
+def test_a_tokenizer_json_is_refused_with_what_is_taken() -> None:
+    with awkward_server(answer_well) as url:
+        result = bench(url, "--tokenizer", "tokenizer.json")
+
+    assert result.exit_code == 2
+    assert "tokenizer.json: a file of a tokenizer alone cannot be read" in result.stderr
+    assert "`none`: a word is about a token" in result.stderr
 
 
 def test_without_a_server_it_says_so_and_ends_with_1() -> None:

@@ -15,7 +15,7 @@ from headrace.cli.load_options import KEPT, LOAD_SECTIONS, file_option, load_opt
 from headrace.cli.loads import LoadOptions, check_load, load_of
 from headrace.cli.measuring import Interrupted, Planned, Target, Watching, measure_planned
 from headrace.cli.refused import GivesUp
-from headrace.cli.sections import SectionedCommand
+from headrace.cli.vllm_bench_flags import LoadCommand
 from headrace.cli.wording import Wording, wording_of
 from headrace.core.errors import BadInput, TargetFailed
 from headrace.core.measurement import Measurement
@@ -50,7 +50,7 @@ class Options(LoadOptions):
 
 
 @click.command(
-    cls=SectionedCommand,
+    cls=LoadCommand,
     no_args_is_help=True,
     short_help="How a server behaves under load.",
     sections=LOAD_SECTIONS

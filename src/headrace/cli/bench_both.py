@@ -11,7 +11,7 @@ from rich.console import Console
 from headrace.cli.bench import EXIT_INVALID, measure_shown, shown_wording, target_of
 from headrace.cli.load_options import LOAD_SECTIONS, load_options
 from headrace.cli.loads import LoadOptions, check_load, load_of
-from headrace.cli.sections import SectionedCommand
+from headrace.cli.vllm_bench_flags import LoadCommand
 from headrace.core.errors import TargetFailed
 from headrace.core.measurement import Measurement
 from headrace.measure import record
@@ -35,7 +35,7 @@ class Options(LoadOptions):
 
 
 @click.command(
-    cls=SectionedCommand,
+    cls=LoadCommand,
     no_args_is_help=True,
     short_help="Which of two servers is faster, and how sure that is.",
     sections=LOAD_SECTIONS | {"Comparison": ("pairs", "slo"), "Results": ("output_dir", "as_json")},

@@ -64,6 +64,12 @@ def wording_of(tokenizer: str, target: Target) -> Wording:
     """Raises `HeadraceError` for a tokenizer that was named and will not do; the server's own need not."""
     if tokenizer == NONE:
         return WORDS
+    if tokenizer.endswith(".json"):
+        raise BadInput(
+            f"--tokenizer {tokenizer}: a file of a tokenizer alone cannot be read, only one with its model",
+            "leave it out where the server has /tokenize; else give a model (ORG/NAME, "
+            "a .gguf file, smollm2), or `none`: a word is about a token",
+        )
     if tokenizer != SERVERS:
         return Wording(of_tokenizer(OpenVinoTokenizer(locate(tokenizer))))
     try:

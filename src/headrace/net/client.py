@@ -160,7 +160,7 @@ class _Listener:
 async def served_models(url: str, *, timeout_s: float = 10.0, api_key: str | None = None) -> list[str]:
     """Names under which a server serves, its main one first. Raises `TargetFailed`."""
     address = f"{base_url(url)}/v1/models"
-    hint = "is a server running there? one that lists no models needs --model"
+    hint = _other_port(address) + "is a server running there? one that lists no models needs --model"
     try:
         body = await fetch(address, timeout_s=timeout_s, api_key=api_key)
         models = [model.id for model in msgspec.json.decode(body, type=_Models).data]
@@ -172,6 +172,15 @@ async def served_models(url: str, *, timeout_s: float = 10.0, api_key: str | Non
     if not models:
         raise TargetFailed(f"{address} lists no model", hint)
     return models
+
+
+def _other_port(address: str) -> str:
+    """Where none was given: nobody means the web's port who measures a server on `localhost`."""
+    parts = urlsplit(address)
+    if parts.port is not None:
+        return ""
+    port = 443 if parts.scheme == "https" else 80
+    return f"that is port {port}, as none was given; most servers need one, as {parts.hostname}:8000. "
 
 
 async def server_version(url: str, *, timeout_s: float = 2.0, api_key: str | None = None) -> str | None:
