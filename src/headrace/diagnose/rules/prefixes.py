@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.histograms import histogram
-from headrace.diagnose.load import increase
+from headrace.diagnose.load import increase, load_of
 from headrace.diagnose.rules.cache import FEW_QUERIES, LOW_RATE, block_size, hit_rate, is_off, shared_tokens
 from headrace.diagnose.rules.support import fact
 
@@ -52,10 +52,19 @@ def rightly_missed(e: Evidence) -> Iterator[Finding]:
             "prefix_cache_hits_total after one prompt of two blocks and more, sent twice",
         ),
         Severity.NOTE,
-        0.9 if kept else 0.55,
+        _how_sure(kept, load_of(e).waits),
         rivals=("beginnings that are shared with requests at another replica",),
         explains=frozenset({Label.UNDETERMINED}),
     )
+
+
+def _how_sure(kept: bool, waits: bool) -> float:
+    """Where requests wait, misses that are right are true and not what is wrong: whatever explains the wait goes
+    first.
+    """
+    if not kept:
+        return 0.55
+    return 0.7 if waits else 0.9
 
 
 def off_while_prompts_are_the_work(e: Evidence) -> Iterator[Finding]:
