@@ -46,3 +46,8 @@ def test_every_cause_of_a_sign_says_what_would_confirm_it() -> None:
 def test_names_of_what_was_measured_do_not_speak_of_a_cause() -> None:
     assert suspects(incident(metrics={"client:decode_tok_s": 9})) == ()
     assert suspects(incident(workload={"symptom": "decode speed"}))[0].label is Label.MEMORY_BANDWIDTH
+
+
+def test_a_bill_is_no_word_of_anybody() -> None:
+    """A record of a server that preempted nobody was suspected of it: its bills have a line for it, of 0 s."""
+    assert not suspects(incident(metrics={"client:bill_recompute_s": 0.0, "client:bill_tokens_s": 0.0}))

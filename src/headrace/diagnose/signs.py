@@ -100,7 +100,7 @@ def _holds(sign: Sign, told: str, seen: set[str]) -> str | None:
 
 _ALWAYS_THERE = (
     *("vllm:", "headrace:", "sglang:", "llamacpp:", "process_", "http_"),
-    *("log:", "hardware:", "startup:", "machine:", "server:"),
+    *("log:", "hardware:", "startup:", "machine:", "server:", "client:bill_"),
 )
 
 
