@@ -49,5 +49,5 @@ def test_names_of_what_was_measured_do_not_speak_of_a_cause() -> None:
 
 
 def test_a_bill_is_no_word_of_anybody() -> None:
-    """A record of a server that preempted nobody was suspected of it: its bills have a line for it, of 0 s."""
+    """A record of a server that preempted nobody was suspected of it: its bills have a line of 0 s."""
     assert not suspects(incident(metrics={"client:bill_recompute_s": 0.0, "client:bill_tokens_s": 0.0}))

@@ -59,9 +59,7 @@ def rightly_missed(e: Evidence) -> Iterator[Finding]:
 
 
 def _how_sure(kept: bool, waits: bool) -> float:
-    """Where requests wait, misses that are right are true and not what is wrong: whatever explains the wait goes
-    first.
-    """
+    """Where requests wait, misses that are right are not what is wrong: what explains the wait goes first."""
     if not kept:
         return 0.55
     return 0.7 if waits else 0.9
