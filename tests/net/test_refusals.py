@@ -100,6 +100,7 @@ def test_a_body_that_is_no_request_is_refused(server: RunningServer, raw: bytes)
         ("logprob_token_ids", [1]),
         ("logprob_token_ids", [1] * 129),
         ("max_tokens", 513),
+        ("max_completion_tokens", 513),
         ("top_logprobs", 21),
         ("chat_template", "{{ messages }}"),
         ("priority", 1),
@@ -126,7 +127,21 @@ def test_a_body_that_is_no_request_is_refused(server: RunningServer, raw: bytes)
 def test_a_value_that_cannot_be_is_refused_by_name(server: RunningServer, field: str, value: Any) -> None:
     answer = post(server.port, CHAT, {"messages": USER, field: value})
     assert_refused(answer)
-    assert answer.json["error"]["param"].startswith(field.replace("max_completion_tokens", "max_tokens"))
+    assert answer.json["error"]["param"].startswith(field)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_completion_tokens": 600}, {"min_tokens": 9, "max_completion_tokens": 3}]
+)
+def test_the_limit_that_counts_is_named_as_the_client_wrote_it(
+    server: RunningServer, fields: dict[str, int]
+) -> None:
+    """It was called max_tokens, which nobody had sent, or which was not too large."""
+    answer = post(server.port, CHAT, {"messages": USER, "max_tokens": 5} | fields)
+    assert_refused(answer)
+    assert answer.json["error"]["param"] == next(iter(fields))
+    message = answer.json["error"]["message"]
+    assert "max_completion_tokens" in message and "max_tokens" not in message
 
 
 @pytest.mark.parametrize(
@@ -225,7 +240,7 @@ def test_any_json_is_either_understood_or_refused(fields: dict[str, Any]) -> Non
             asked = read(json.dumps({**needed, **fields}).encode())
         except BadInput:
             continue
-        assert asked.max_tokens is None or asked.max_tokens >= 1
+        assert asked.limit.tokens is None or asked.limit.tokens >= 1
         assert asked.sampling.temperature >= 0
         assert 1 <= asked.n * len(asked.prompts) <= MOST_CHOICES
 

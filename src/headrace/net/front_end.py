@@ -270,13 +270,14 @@ def _room(asked: Asked, prompt_tokens: int, max_model_len: int) -> int:
             f"this model's maximum context length is {max_model_len} tokens; the prompt has {prompt_tokens}",
             f"shorten the prompt to at most {max_model_len - 1} tokens",
         )
-    if asked.max_tokens is not None and asked.max_tokens > max_model_len:
+    limit = asked.limit
+    if limit.tokens is not None and limit.tokens > max_model_len:
         raise BadField(
-            "max_tokens",
-            f"max_tokens is {asked.max_tokens}, more than the maximum context length of {max_model_len}",
+            limit.field,
+            f"{limit.field} is {limit.tokens}, more than the maximum context length of {max_model_len}",
             "lower it, or leave it out",
         )
-    most = room if asked.max_tokens is None else min(room, asked.max_tokens)
+    most = room if limit.tokens is None else min(room, limit.tokens)
     if asked.sampling.min_tokens > most:
         raise BadField(
             "min_tokens",

@@ -6,7 +6,7 @@ What needs the tokenizer or the length of the prompt is the front end's to fill 
 seed, the end token and the bad words.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from headrace.core.request import Grammar, SamplingParams
 from headrace.net.bodies import LARGEST_INT, Body
@@ -20,15 +20,25 @@ LEAST_PENALTY = 1e-6
 """A smaller repetition penalty would overflow the logits it divides."""
 
 
-def read_sampling(body: Body, max_tokens: int | None, grammar: Grammar | None) -> SamplingParams:
+@dataclass(frozen=True, slots=True)
+class TokenLimit:
+    """The most tokens of an answer."""
+
+    tokens: int | None
+    """None: as many as fit."""
+    field: str = "max_tokens"
+    """Where the client wrote it: a refusal names that."""
+
+
+def read_sampling(body: Body, limit: TokenLimit, grammar: Grammar | None) -> SamplingParams:
     """Raises `BadField`."""
     min_tokens = body.min_tokens or 0
-    if max_tokens is not None and min_tokens > max_tokens:
-        raise BadField("min_tokens", f"min_tokens ({min_tokens}) is more than max_tokens ({max_tokens})")
+    if limit.tokens is not None and min_tokens > limit.tokens:
+        raise BadField("min_tokens", f"min_tokens ({min_tokens}) is more than {limit.field} ({limit.tokens})")
     temperature = 1.0 if body.temperature is None else body.temperature
     allowed = body.allowed_token_ids
     return SamplingParams(
-        max_tokens=LARGEST_INT if max_tokens is None else max_tokens,
+        max_tokens=LARGEST_INT if limit.tokens is None else limit.tokens,
         temperature=max(LEAST_TEMPERATURE, temperature) if temperature else 0.0,
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=max(0, body.top_k or 0),

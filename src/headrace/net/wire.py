@@ -15,7 +15,7 @@ from headrace.net.bodies import MOST_CHOICES, Body, ChatBody, CompletionBody
 from headrace.net.fields import BadField, decode, refuse
 from headrace.net.grammar_fields import read_grammar
 from headrace.net.prompt_fields import Prompt, read_chat_prompt, read_prompts
-from headrace.net.sampling_fields import read_choices, read_logprobs, read_sampling, read_seed
+from headrace.net.sampling_fields import TokenLimit, read_choices, read_logprobs, read_sampling, read_seed
 from headrace.net.tool_fields import ToolUse, read_tools
 
 COMPLETION_MAX_TOKENS = 16
@@ -69,9 +69,8 @@ class Asked:
     n: int
     """Answers to each prompt."""
     sampling: SamplingParams
-    """All but what needs tokens: end, seed, bad words, and `max_tokens` where the body has none."""
-    max_tokens: int | None
-    """None: as much as fits."""
+    """All but what needs tokens: end, seed, bad words, and `max_tokens` where the body has no limit."""
+    limit: TokenLimit
     seed: int | None
     ignore_eos: bool
     bad_words: tuple[str, ...]
@@ -100,7 +99,9 @@ def read_chat(raw: bytes) -> Asked:
     body = decode(ChatBody, raw)
     chat = read_chat_prompt(body)
     use, forced = read_tools(body)
-    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    limit = TokenLimit(body.max_tokens)
+    if body.max_completion_tokens is not None:
+        limit = TokenLimit(body.max_completion_tokens, "max_completion_tokens")
     if body.top_logprobs and not body.logprobs:
         raise BadField("top_logprobs", "top_logprobs needs logprobs to be true")
     asked = _asked(body, (chat,), limit)
@@ -128,7 +129,7 @@ def read_completion(raw: bytes) -> Asked:
     refuse(body, _UNSUPPORTED_COMPLETION)
     limit = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     echo_only = bool(body.echo) and limit == 0
-    asked = _asked(body, read_prompts(body.prompt), 1 if echo_only else limit)
+    asked = _asked(body, read_prompts(body.prompt), TokenLimit(1 if echo_only else limit))
     # A truth value is none of OpenAI's numbers, but 0 and 1 in vLLM's eyes.
     num_logprobs = None if body.logprobs is False or body.logprobs is None else int(body.logprobs)
     sampling = read_logprobs(body, asked.sampling, num_logprobs)
@@ -144,16 +145,16 @@ def read_completion(raw: bytes) -> Asked:
     )
 
 
-def _asked(body: Body, prompts: tuple[Prompt, ...], max_tokens: int | None) -> Asked:
+def _asked(body: Body, prompts: tuple[Prompt, ...], limit: TokenLimit) -> Asked:
     refuse(body, _UNSUPPORTED)
-    if max_tokens == 0:
-        raise BadField("max_tokens", "max_tokens is 0; it must be at least 1")
+    if limit.tokens == 0:
+        raise BadField(limit.field, f"{limit.field} is 0; it must be at least 1")
     return Asked(
         model=body.model or None,
         prompts=prompts,
         n=read_choices(body, len(prompts), MOST_CHOICES),
-        sampling=read_sampling(body, max_tokens, read_grammar(body)),
-        max_tokens=max_tokens,
+        sampling=read_sampling(body, limit, read_grammar(body)),
+        limit=limit,
         seed=read_seed(body),
         ignore_eos=bool(body.ignore_eos),
         bad_words=tuple(dict.fromkeys(body.bad_words or ())),
