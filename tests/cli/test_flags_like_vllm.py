@@ -1,8 +1,5 @@
 """Our flags beside vLLM 0.32's own parser, run in its own environment: names, defaults, spellings."""
 
-import json
-import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +12,11 @@ from headrace.cli.main import main
 from headrace.cli.serve import serve
 from headrace.cli.vllm_flags import NOWHERE
 from headrace.cli.vllm_strangers import SHORT, STRANGERS
+from tests.vllm_python import needs_vllm, vllm_says
 
-VLLM = Path(__file__).parents[2] / ".vllm" / "bin" / "python"
 PARSER = Path(__file__).parent / "vllm_parser.py"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not VLLM.exists(), reason="no vLLM here: make vllm"),
-]
+pytestmark = needs_vllm
 
 OURS_DIFFERS = {
     "--host": "ours listens for this machine only; vLLM's for all",
@@ -86,17 +80,7 @@ class Theirs:
 @pytest.fixture(scope="module")
 def theirs() -> Theirs:
     lines = [["m", *line] for line in SAME_IN_EFFECT + REFUSED_BY_BOTH]
-    ran = subprocess.run(
-        (VLLM, PARSER),
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "VLLM_TARGET_DEVICE": "cpu", "PYTHONPATH": "", "VLLM_LOGGING_LEVEL": "ERROR"},
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    said = json.loads(ran.stdout.splitlines()[-1])
+    said = vllm_says(PARSER, lines)
     return Theirs({n: flag["default"] for flag in said["flags"] for n in flag["names"]}, said["read"])
 
 

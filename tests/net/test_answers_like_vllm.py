@@ -1,26 +1,23 @@
 """The fields of answers and refusals beside those of vLLM's own code: a client finds what it looks for."""
 
 import json
-import os
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.net.http import get, post
-from tests.net.serving import RunningServer
+from tests.net.scripted import ScriptedRecipe
+from tests.net.serving import RunningServer, running, service
+from tests.vllm_python import needs_vllm, vllm_says
 
-VLLM = Path(__file__).parents[2] / ".vllm" / "bin" / "python"
 ANSWERS = Path(__file__).parent / "vllm_answers.py"
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not VLLM.exists(), reason="no vLLM here: make vllm"),
-    pytest.mark.timeout(900),  # vLLM alone takes up to a minute to import
-]
+pytestmark = needs_vllm
 
 USER = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3, "ignore_eos": True}
 TEXT = {"prompt": [7, 8, 9], "max_tokens": 3, "ignore_eos": True}
@@ -45,6 +42,28 @@ ANSWERED = [
     (COMPLETION, TEXT | STREAMED | {"logprobs": 1}),
     (COMPLETION, TEXT | STREAMED | {"return_token_ids": True}),
 ]
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}},
+}
+TOOLS = USER | {"tools": [TOOL], "max_tokens": 300, "ignore_eos": False}
+NAMED = {"type": "function", "function": {"name": "f"}}
+MARKED = '<tool_call>\n{"name": "f", "arguments": {"a": "</b>"}}\n</tool_call>'
+TWICE = (
+    f"Let me see.\n{MARKED}\n"
+    '<tool_call>{"name": "f", "arguments": {"a": [1, {}], "東": null}}</tool_call>'
+)
+CALLING: list[tuple[dict[str, Any], str, str]] = [
+    (TOOLS, TWICE, TWICE),
+    (TOOLS | {"parallel_tool_calls": False}, TWICE, TWICE),
+    (TOOLS | {"tool_choice": "none"}, TWICE, TWICE),
+    (TOOLS, "Hello <b>", "Hello <b>"),
+    (TOOLS | {"logprobs": True, "return_token_ids": True}, MARKED, MARKED),
+    (TOOLS | {"tool_choice": "required"}, '[{"name": "f", "parameters": {"a": "</b>"}}]', MARKED),
+    (TOOLS | {"tool_choice": NAMED}, '{"a": "</b>"}', MARKED),
+]
+"""What is asked, what the model says here, and there: a forced call has another grammar in each."""
 
 DETAILS = ("usage.prompt_tokens_details", "usage.completion_tokens_details")
 """In events vLLM tells what was cached in the last one only, and leaves out what is null there."""
@@ -71,26 +90,65 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, USER | {"min_tokens": 20, "max_tokens": 10}, "min_tokens"),
     (CHAT, USER | {"response_format": {"type": "json_schema"}}, "response_format"),
     (CHAT, {"messages": "Hello"}, "messages"),
+    (CHAT, {"max_tokens": 3}, "messages"),
+    (COMPLETION, {"max_tokens": 3}, "prompt"),
+    (CHAT, USER | {"max_completion_tokens": 5000}, "max_completion_tokens"),
+    ("/tokenize", {}, "prompt"),
+    ("/tokenize", {"prompt": 5}, "prompt"),
+    ("/tokenize", {"prompt": "a", "model": "another"}, "model"),
+    ("/detokenize", {}, "tokens"),
+    ("/detokenize", {"tokens": "a"}, "tokens"),
+    ("/detokenize", {"tokens": [7], "model": "another"}, "model"),
 ]
 NO_JSON = [b"{", b"nope", b"[]", b""]
+TOLD: list[tuple[str, dict[str, Any] | None]] = [
+    ("/v1/models", None),
+    ("/version", None),
+    ("/load", None),
+    ("/tokenize", {"prompt": "Hello"}),
+    ("/tokenize", {"prompt": "Hello", "return_token_strs": True}),
+    ("/tokenize", {"messages": USER["messages"], "return_token_strs": True}),
+    ("/detokenize", {"tokens": [7]}),
+]
+
+
+@dataclass(frozen=True)
+class Theirs:
+    answers: list[Any]
+    calling: list[tuple[Any, Any]]
+    """Whole and streamed."""
+    refusals: list[tuple[int, Any]]
+    no_json: list[tuple[int, Any]]
+    told: list[tuple[int, Any]]
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Any:
+def theirs() -> Theirs:
     """What vLLM says to all of them. It is asked once: the import takes long."""
-    raw = [(path, json.dumps(body)) for path, body, _ in REFUSED]
-    asked = {"answers": ANSWERED, "refusals": raw + [(CHAT, each.decode()) for each in NO_JSON]}
-    done = subprocess.run(
-        [VLLM, "-P", ANSWERS],  # without its folder: http.py is there
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        env={**os.environ, "VLLM_TARGET_DEVICE": "cpu", "PYTHONPATH": "", "VLLM_LOGGING_LEVEL": "ERROR"},
+    calling = [(CHAT, body | more, there) for body, _, there in CALLING for more in ({}, STREAMED)]
+    answers = [(path, body, None) for path, body in ANSWERED] + calling
+    refusals = [("POST", path, json.dumps(body)) for path, body, _ in REFUSED]
+    no_json = [("POST", CHAT, each.decode()) for each in NO_JSON]
+    told = [("POST" if body else "GET", path, json.dumps(body or "")) for path, body in TOLD]
+    said = vllm_says(ANSWERS, {"answers": answers, "others": refusals + no_json + told})
+    calls, others = iter(said["answers"][len(ANSWERED) :]), iter(said["others"])
+    return Theirs(
+        said["answers"][: len(ANSWERED)],
+        list(zip(calls, calls, strict=True)),
+        [next(others) for _ in refusals],
+        [next(others) for _ in no_json],
+        [next(others) for _ in told],
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def saying() -> Generator[dict[str, RunningServer], None, None]:
+    """A server for each text that a model says here, whatever it is asked."""
+    with ExitStack() as stack:
+        yield {
+            text: stack.enter_context(running(service(ScriptedRecipe(answer=text.encode()))))
+            for text in dict.fromkeys(here for _, here, _ in CALLING)
+        }
 
 
 def paths(body: Any, place: str = "") -> Iterator[str]:
@@ -107,14 +165,14 @@ def paths(body: Any, place: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("place", range(len(ANSWERED)))
-def test_an_answer_has_every_field_that_vllm_s_has(server: RunningServer, theirs: Any, place: int) -> None:
+def test_an_answer_has_every_field_that_vllm_s_has(server: RunningServer, theirs: Theirs, place: int) -> None:
     path, asked = ANSWERED[place]
     answer = post(server.port, path, asked)
     assert answer.status == 200, answer.body
     if not asked.get("stream"):
-        assert set(paths(answer.json)) == set(paths(theirs["answers"][place]))
+        assert set(paths(answer.json)) == set(paths(theirs.answers[place]))
         return
-    ours, events = answer.events[:-1], theirs["answers"][place]
+    ours, events = answer.events[:-1], theirs.answers[place]
     assert told(ours) == told(events)
     # From the last event: vLLM's first has the role alone, which ours has with the first token.
     for mine, other in zip(reversed(ours), reversed(events), strict=False):
@@ -127,10 +185,10 @@ def told(events: Any) -> set[str]:
 
 @pytest.mark.parametrize("place", range(len(REFUSED)), ids=lambda place: str(REFUSED[place][1])[-60:])
 def test_a_refusal_has_vllm_s_status_and_names_the_same_field(
-    server: RunningServer, theirs: Any, place: int
+    server: RunningServer, theirs: Theirs, place: int
 ) -> None:
     path, asked, param = REFUSED[place]
-    status, body = theirs["refusals"][place]
+    status, body = theirs.refusals[place]
     answer = post(server.port, path, asked)
     error, other = answer.json["error"], body["error"]
     assert (answer.status, error["code"]) == (status, other["code"])
@@ -142,22 +200,85 @@ def test_a_refusal_has_vllm_s_status_and_names_the_same_field(
 
 
 @pytest.mark.parametrize("place", range(len(NO_JSON)), ids=lambda place: repr(NO_JSON[place]))
-def test_what_is_no_request_at_all_has_vllm_s_status(server: RunningServer, theirs: Any, place: int) -> None:
-    status, body = theirs["refusals"][len(REFUSED) + place]
+def test_what_is_no_request_at_all_has_vllm_s_status(
+    server: RunningServer, theirs: Theirs, place: int
+) -> None:
+    status, body = theirs.no_json[place]
     answer = post(server.port, CHAT, NO_JSON[place])
     assert (answer.status, answer.json["error"]["code"]) == (status, body["error"]["code"])
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/tokenize", "/detokenize", "/version", "error"])
-def test_what_is_said_of_the_server_has_every_field_that_vllm_s_has(
-    server: RunningServer, theirs: Any, path: str
+@pytest.mark.parametrize("place", range(len(TOLD)), ids=lambda place: str(TOLD[place]))
+def test_what_is_said_without_the_engine_has_every_field_that_vllm_s_has(
+    server: RunningServer, theirs: Theirs, place: int
 ) -> None:
-    asked: dict[str, Any] = {"/tokenize": {"prompt": "Hello"}, "/detokenize": {"tokens": [7]}, "error": {}}
-    answer = (
-        post(server.port, CHAT if path == "error" else path, asked[path])
-        if path in asked
-        else get(server.port, path)
-    )
-    mine, other = set(paths(answer.json)), set(paths(theirs["others"][path]))
+    path, asked = TOLD[place]
+    status, body = theirs.told[place]
+    answer = get(server.port, path) if asked is None else post(server.port, path, asked)
+    mine, other = set(paths(answer.json)), set(paths(body))
     permission = {each for each in other if each.startswith("data.permission.")}
-    assert mine == other - permission, "permission is an empty list here: there are none"
+    assert (answer.status, mine) == (status, other - permission), "permission is an empty list here"
+
+
+@dataclass
+class Understood:
+    """What a client makes of an answer with tools, whole or in pieces."""
+
+    content: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Names and arguments."""
+    finish_reason: str | None = None
+
+    @classmethod
+    def of(cls, whole: Any) -> "Understood":
+        choice = whole["choices"][0]
+        made = [each["function"] for each in choice["message"].get("tool_calls", ())]
+        calls = [(each["name"], each["arguments"]) for each in made]
+        return cls(choice["message"]["content"] or "", calls, choice["finish_reason"])
+
+    def hear(self, event: Any) -> None:
+        for choice in event["choices"]:
+            self.content += choice["delta"].get("content") or ""
+            self.finish_reason = choice["finish_reason"] or self.finish_reason
+            for part in choice["delta"].get("tool_calls", ()):
+                self._take(part)
+
+    def _take(self, part: Any) -> None:
+        name = part["function"].get("name")
+        assert (name is None) == (part.get("id") is None) == (part.get("type") is None)
+        if name is not None:
+            assert part["index"] == len(self.calls)
+            self.calls.append((name, ""))
+        assert part["index"] == len(self.calls) - 1
+        name, arguments = self.calls[-1]
+        self.calls[-1] = (name, arguments + part["function"].get("arguments", ""))
+
+
+@pytest.mark.parametrize("place", range(len(CALLING)))
+def test_a_client_understands_the_same_calls_of_tools(
+    saying: dict[str, RunningServer], theirs: Theirs, place: int
+) -> None:
+    asked, here, _ = CALLING[place]
+    whole = post(saying[here].port, CHAT, asked).json
+    other, events = theirs.calling[place]
+    assert set(paths(whole)) == set(paths(other))
+    assert Understood.of(whole) == Understood.of(other)
+
+    streamed = post(saying[here].port, CHAT, asked | STREAMED)
+    assert heard(streamed.events[:-1]) == heard(events) == Understood.of(whole)
+    assert told(streamed.events[:-1]) == told(events)
+    assert pieces(streamed.events[:-1]) >= pieces(events), "arguments come as they are written"
+
+
+def heard(events: list[Any]) -> Understood:
+    understood = Understood()
+    for event in events:
+        understood.hear(event)
+    return understood
+
+
+def pieces(events: list[Any]) -> int:
+    """Of arguments."""
+    choices = [choice for event in events for choice in event["choices"]]
+    parts = [part for choice in choices for part in choice["delta"].get("tool_calls", ())]
+    return sum(bool(part["function"].get("arguments")) for part in parts)

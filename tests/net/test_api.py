@@ -188,6 +188,19 @@ def test_arguments_of_calls_are_streamed_as_they_are_written(calling: openai.Ope
         assert len(parts) > 10
 
 
+def test_the_first_event_of_a_call_without_text_has_a_content_too(calling: openai.OpenAI) -> None:
+    """Who read `delta["content"]` beside the role found nothing there; vLLM's has it, empty."""
+    stream = calling.chat.completions.create(
+        model=MODEL,
+        messages=HELLO,
+        tools=[TOOL],
+        tool_choice={"type": "function", "function": {"name": "weather"}},
+        stream=True,
+    )
+    first, *_ = [chunk.choices[0].delta for chunk in stream]
+    assert (first.role, first.content) == ("assistant", "")
+
+
 def test_the_openai_client_assembles_the_streamed_calls_into_those_of_a_whole_answer(
     calling: openai.OpenAI,
 ) -> None:

@@ -141,7 +141,26 @@ def test_the_limit_that_counts_is_named_as_the_client_wrote_it(
     assert_refused(answer)
     assert answer.json["error"]["param"] == next(iter(fields))
     message = answer.json["error"]["message"]
-    assert "max_completion_tokens" in message and "max_tokens" not in message
+    assert "max_completion_tokens" in message
+    assert "max_tokens" not in message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {}, "messages"),
+        (COMPLETION, {"max_tokens": 1}, "prompt"),
+        ("/tokenize", {}, "prompt"),
+        ("/detokenize", {}, "tokens"),
+        (CHAT, {"messages": [{"content": "hi"}]}, "messages[0].role"),
+    ],
+)
+def test_a_field_that_is_missing_is_named(
+    server: RunningServer, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = post(server.port, path, body)
+    assert_refused(answer)
+    assert answer.json["error"]["param"] == param
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """vLLM's own answers to requests, made by its serving code without a model; run by vLLM's Python.
 
-    requests (JSON, stdin) --> their bodies and events, or what its checks of a request say (JSON, stdout)
+    {"answers": [path, body, text or null]}  -->  bodies and events, as if the model had said `text`
+    {"others": [method, path, raw body]}     -->  status and body: what its checks of a request say, and
+                                                  what it says of itself
 
-What an engine would give is made up here: three tokens, each with its logprob and those beside it.
+What an engine would give is made up here: the characters of a text, or else three tokens, each with its
+logprob and those beside it.
 """
 
 import asyncio
@@ -19,23 +22,30 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+from vllm.entrypoints.openai.models.api_router import router as models_router
 from vllm.entrypoints.openai.models.serving import OpenAIModelRegistry
-from vllm.entrypoints.serve.engine.protocol import ModelCard, ModelList, ModelPermission
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.entrypoints.serve.exception_handling.handlers.exception import exception_handler
 from vllm.entrypoints.serve.exception_handling.handlers.validation import validation_exception_handler
-from vllm.entrypoints.serve.instrumentator.basic import show_version
-from vllm.entrypoints.serve.tokenize.protocol import DetokenizeResponse, TokenizeResponse
+from vllm.entrypoints.serve.instrumentator.basic import router as basic_router
+from vllm.entrypoints.serve.tokenize.api_router import router as tokenize_router
+from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
 from vllm.entrypoints.serve.utils.api_utils import validate_json_request
 from vllm.exceptions import VLLMError
+from vllm.inputs import tokens_input
 from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.parser import ParserManager
 
 PROMPT = [7, 8, 9]
 CONTEXT = 512
-MODEL = SimpleNamespace(max_model_len=CONTEXT, max_logprobs=20)
+MODEL = SimpleNamespace(max_model_len=CONTEXT, max_logprobs=20, is_encoder_decoder=False)
+TOKENIZER = SimpleNamespace(convert_ids_to_tokens=lambda ids: [chr(97 + each) for each in ids])
+HERMES = ParserManager.get_parser(
+    tool_parser_name="hermes", enable_auto_tools=True, model_name="x", tokenizer=TOKENIZER
+)
 SETTINGS = {
     "parser_cls": None,
+    "model_config": None,
     "enable_force_include_usage": False,
     "response_role": "assistant",
     "enable_log_outputs": False,
@@ -45,7 +55,7 @@ SETTINGS = {
     "_include_reasoning_tokens_details": False,
     "enable_prompt_tokens_details": True,
     "enable_per_request_metrics": False,
-    "enable_auto_tools": False,
+    "enable_auto_tools": True,
     "return_tokens_as_token_ids": False,
 }
 
@@ -61,39 +71,41 @@ def likely(token_id: int) -> dict[int, Logprob]:
     return {each: Logprob(-0.5, 1, chr(97 + each)) for each in (token_id, token_id + 1)}
 
 
-def output(request: Any, ids: list[int], finish: str | None) -> RequestOutput:
+def output(request: Any, text: str, ids: list[int], finish: str | None) -> RequestOutput:
     logprobs = [likely(each) for each in ids] if request.logprobs else None
     of_prompt = [None, *(likely(each) for each in PROMPT[1:])] if request.prompt_logprobs else None
-    text = "".join(chr(97 + each) for each in ids)
     told = CompletionOutput(0, text, ids, None, logprobs, finish_reason=finish)
     return RequestOutput("x", "the prompt", PROMPT, of_prompt, [told], bool(finish), num_cached_tokens=0)
 
 
-async def outputs(request: Any) -> AsyncGenerator[RequestOutput]:
-    if request.stream:
-        yield output(request, [1], None)
-        yield output(request, [2], None)
-        yield output(request, [3], "length")
-    else:
-        yield output(request, [1, 2, 3], "length")
+async def outputs(request: Any, says: str | None) -> AsyncGenerator[RequestOutput]:
+    text, finish = ("bcd", "length") if says is None else (says, "stop")
+    ids = [place + 1 for place in range(len(text))]
+    if not request.stream:
+        yield output(request, text, ids, finish)
+        return
+    for character, token_id in zip(text, ids, strict=True):
+        yield output(request, character, [token_id], finish if token_id == len(text) else None)
 
 
-async def chat_answer(request: ChatCompletionRequest) -> Any:
+async def chat_answer(request: ChatCompletionRequest, says: str | None) -> Any:
     of, about = serving(OpenAIServingChat), SimpleNamespace()
-    made_for = (request, outputs(request), "chatcmpl-x", "x", [], None, about)
+    of.parser_cls = HERMES if request.tools else None
+    made_for = (request, outputs(request, says), "chatcmpl-x", "x", [], TOKENIZER, about)
     if request.stream:
         return await events(of.chat_completion_stream_generator(*made_for))
-    return (await of.chat_completion_full_generator(*made_for)).model_dump()
+    parser = HERMES(TOKENIZER, request.tools) if request.tools else None
+    return (await of.chat_completion_full_generator(*made_for, parser=parser)).model_dump()
 
 
-async def text_answer(request: CompletionRequest) -> Any:
+async def text_answer(request: CompletionRequest, says: str | None) -> Any:
     of, about = serving(OpenAIServingCompletion), SimpleNamespace()
     if request.stream:
-        numbered = ((0, each) async for each in outputs(request))
+        numbered = ((0, each) async for each in outputs(request, says))
         return await events(
             of.completion_stream_generator(request, [None], numbered, "cmpl-x", 0, "x", 1, None, about)
         )
-    whole = [each async for each in outputs(request)]
+    whole = [each async for each in outputs(request, says)]
     return of.request_output_to_completion_response(
         whole, request, "cmpl-x", 0, "x", None, about
     ).model_dump()
@@ -104,38 +116,64 @@ async def events(stream: AsyncGenerator[str]) -> list[Any]:
     return [json.loads(each) for each in data if each != "[DONE]"]
 
 
-async def refusal(app: FastAPI, path: str, raw: bytes) -> Any:
-    """Status and error, or None where the checks let it pass."""
+async def asked_of(app: FastAPI, method: str, path: str, raw: bytes) -> tuple[int, Any]:
+    """Status and body."""
     said: list[Any] = []
+    to_come = iter([{"type": "http.request", "body": raw, "more_body": False}])
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": raw, "more_body": False}
+        return next(to_come, None) or await asyncio.Future()  # the client stays
 
     async def send(message: dict[str, Any]) -> None:
         said.append(message.get("status") or message.get("body"))
 
+    where = {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": ""}
     headers = [(b"content-type", b"application/json")]
-    where = {
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": headers,
-    }
-    scope = {"type": "http", "http_version": "1.1", "method": "POST", "scheme": "http"} | where
-    await app(scope, receive, send)
-    return None if said[0] == 200 else [int(said[0]), json.loads(said[1])]
+    how = {"type": "http", "http_version": "1.1", "method": method, "scheme": "http", "headers": headers}
+    await app(where | how, receive, send)
+    return int(said[0]), json.loads(said[1])
 
 
-def checking() -> FastAPI:
-    """What becomes of a request before its engine sees it, but for its prompt."""
+def server() -> FastAPI:
+    """What becomes of a request before its engine sees it, but for its prompt; and what needs no engine."""
     app = FastAPI()
     app.state.args = SimpleNamespace(log_error_stack=False)
     app.exception_handler(RequestValidationError)(validation_exception_handler)
     for kind in (VLLMError, ValueError):
         app.exception_handler(kind)(exception_handler)
-    models = OpenAIModelRegistry(MODEL, [SimpleNamespace(name="scripted")])
+    models = OpenAIModelRegistry(MODEL, [SimpleNamespace(name="scripted", model_path="x")])
+    app.state.openai_serving_models = models
+    app.state.server_load_metrics = 0
+    app.state.serving_tokenization = tokenization(models)
+    for router in (models_router, basic_router, tokenize_router):
+        app.include_router(router)
+    add_checks(app, models)
+    return app
 
+
+def tokenization(models: OpenAIModelRegistry) -> ServingTokenization:
+    made = serving(ServingTokenization)
+
+    async def of_text(*_: Any, **__: Any) -> list[Any]:
+        return [tokens_input(PROMPT)]
+
+    async def of_chat(*_: Any, **__: Any) -> tuple[Any, list[Any]]:
+        return None, [tokens_input(PROMPT)]
+
+    async def text(*_: Any) -> Any:
+        return {"prompt": "the prompt"}
+
+    made.models, made.model_config = models, MODEL
+    made.renderer = SimpleNamespace(get_tokenizer=lambda: TOKENIZER, tokenize_prompt_async=text)
+    made.online_renderer = SimpleNamespace(
+        preprocess_completion=of_text, preprocess_chat=of_chat, validate_chat_template=lambda **_: None
+    )
+    made.chat_template = made.chat_template_content_format = None
+    made.default_chat_template_kwargs, made.trust_request_chat_template = {}, False
+    return made
+
+
+def add_checks(app: FastAPI, models: OpenAIModelRegistry) -> None:
     async def check(request: Any) -> Any:
         if (problem := await models.check_model(request.model)) is not None:
             return JSONResponse(problem.model_dump(), problem.error.code)
@@ -154,32 +192,20 @@ def checking() -> FastAPI:
     async def text(request: CompletionRequest) -> Any:
         return await check(request)
 
-    return app
 
-
-def others() -> dict[str, Any]:
-    card = ModelCard(id="x", root="x", max_model_len=CONTEXT, permission=[ModelPermission()])
-    return {
-        "/v1/models": ModelList(data=[card]).model_dump(),
-        "/tokenize": TokenizeResponse(count=1, max_model_len=CONTEXT, tokens=[7]).model_dump(),
-        "/detokenize": DetokenizeResponse(prompt="x").model_dump(),
-        "/version": json.loads(asyncio.run(show_version()).body),
-        "error": create_error_response("x").model_dump(),
-    }
-
-
-def answered(path: str, body: dict[str, Any]) -> Any:
+def answered(path: str, body: dict[str, Any], says: str | None) -> Any:
     if path == "/v1/completions":
-        return asyncio.run(text_answer(CompletionRequest(**body)))
-    return asyncio.run(chat_answer(ChatCompletionRequest(**body)))
+        return asyncio.run(text_answer(CompletionRequest(**body), says))
+    return asyncio.run(chat_answer(ChatCompletionRequest(**body), says))
 
 
 def main() -> None:
-    asked, app = json.load(sys.stdin), checking()
+    asked, app = json.load(sys.stdin), server()
     said = {
-        "answers": [answered(path, body) for path, body in asked["answers"]],
-        "refusals": [asyncio.run(refusal(app, path, raw.encode())) for path, raw in asked["refusals"]],
-        "others": others(),
+        "answers": [answered(*each) for each in asked["answers"]],
+        "others": [
+            asyncio.run(asked_of(app, method, path, raw.encode())) for method, path, raw in asked["others"]
+        ],
     }
     print("\n" + json.dumps(said, default=lambda each: each.model_dump()))
 

@@ -44,7 +44,9 @@ def decode(kind: type[_Fields], raw: bytes) -> _Fields:
         problem, _, place = str(error).partition(" - at `$.")
         place = place.rstrip("`")
         where = f"{place} is {_shown_at(raw, place)}: " if place else ""
-        raise BadField(place or None, f"invalid request: {where}{problem}") from error
+        missing = re.fullmatch(r"Object missing required field `(.+)`", problem)
+        param = ".".join(filter(None, (place, missing and missing[1])))
+        raise BadField(param or None, f"invalid request: {where}{problem}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadField(None, f"the body is not valid JSON: {error}") from error
     except RecursionError as error:

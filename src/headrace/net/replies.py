@@ -194,6 +194,9 @@ class ChatReply:
         chunk = self._chunk([choice], usage.info() if self._delivery.continuous_usage_stats else UNSET)
         if piece.prompt is not None:
             delta.role = self._delivery.role
+            delta.content = (
+                delta.content or ""
+            )  # who sees the role looks for it, as vLLM's first event has it
             chunk.prompt_token_ids, chunk.prompt_text = piece.prompt.token_ids, piece.prompt.text
         if piece.logprobs is not None:
             choice.logprobs = chat_logprobs(piece.logprobs)
