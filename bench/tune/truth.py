@@ -2,8 +2,10 @@
 
     Case --Truth--> value(overrides), best()        run(overrides, load) -> Grade, noisy, counted
 
-A capacity is told to 1 %, by bisection. Of the grid every setting is tried at 1 % more than the best of those
-before it carries, in an order drawn once: whoever meets there is the best from then on.
+A capacity is the highest load, in steps of 1 %, up to which nothing is missed: latencies do not grow evenly
+with load, and a load that happens to be met above one that is missed is nothing that a server can be given.
+So who misses one step above the best of those before cannot be better, and of the grid every setting is
+simulated once, in an order drawn once; who meets there is looked at as a whole.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,10 +21,23 @@ from headrace.core.goal import Aim
 from headrace.core.grade import Attained, ClassGrade, Grade
 from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult
-from headrace.tune.twin import Point, Remembered, highest_rung, load_of, rung_of, settings_key
+from headrace.tune.twin import (
+    LOWEST_RUNG,
+    RUNG,
+    Point,
+    Remembered,
+    highest_rung,
+    load_of,
+    rung_of,
+    settings_key,
+)
 
-FINE = 0.01
-"""Of a capacity."""
+STEPS = 5
+"""Of a capacity in a rung of the ladder of loads, 5 %."""
+CLEAR, CLEAR_STEPS = 0.9, 3
+"""Where so many neighbouring loads come to no more than this share of a limit, nothing is missed below."""
+DEEPEST = 25
+"""Steps met in a row after which nothing is missed below, however near the limit: a fifth less load."""
 NOISE = 0.04
 """Deviation of a run's logarithm: two runs of one setting typically differ by a factor of 1.06."""
 
@@ -52,16 +67,8 @@ class Truth:
             self.values[key] = self._value(self.case.space.canonical(overrides))
         return self.values[key]
 
-    def reaches(self, overrides: Overrides, value: float) -> bool:
-        """Whether it is worth so much, told by one simulation."""
-        if self.case.goal.aim is Aim.LATENCY:
-            return self.value(overrides) >= value
-        if value <= 0:
-            return True  # so much is worth what does not start, and no load is as low as that
-        return self.meets(self.case.space.canonical(overrides), float(f"{value:.6g}"))
-
     def best(self) -> tuple[Overrides, float]:
-        """Of all settings: whichever reaches more than the best before it."""
+        """Of all settings: no other is worth more."""
         settings = self.grid()
         if self.case.goal.aim is Aim.LATENCY:
             best = max(settings, key=self.value)
@@ -69,7 +76,7 @@ class Truth:
         best, value = dict[str, int | float | bool | str](), self.value({})
         for place in np.random.default_rng(0).permutation(len(settings)):
             overrides = settings[int(place)]
-            if self.reaches(overrides, (1 + FINE) * value) and self.value(overrides) > value:
+            if self.meets(overrides, _above(value)) and self.value(overrides) > value:
                 best, value = overrides, self.value(overrides)
         return best, value
 
@@ -77,26 +84,48 @@ class Truth:
         return self.case.space.grid([lever.name for lever in self.case.space.levers], most=10**6)
 
     def _value(self, overrides: Overrides) -> float:
-        if self.case.goal.aim is Aim.LATENCY:
-            found = self.twin([Point(overrides)])[0]
-            start = self.twin([Point({})])[0]
-            assert isinstance(start, Grade), "the defaults start"
-            if (
-                isinstance(found, NoResult)
-                or found.failed
-                or found.throughput_rps < 0.95 * start.throughput_rps
-            ):
-                return 0.0
-            return 1 / found.ratio
+        if self.case.goal.aim is not Aim.LATENCY:
+            return self._capacity(overrides)
+        found = self.twin([Point(overrides)])[0]
+        start = self.twin([Point({})])[0]
+        assert isinstance(start, Grade), "the defaults start"
+        if isinstance(found, NoResult) or found.failed or found.throughput_rps < 0.95 * start.throughput_rps:
+            return 0.0
+        return 1 / found.ratio
+
+    def _capacity(self, overrides: Overrides) -> float:
         near = rung_of(self.value({}) or 1.0) if overrides else 0
         rung = highest_rung(lambda rung: self.meets(overrides, load_of(rung)), near)
         if rung is None:
             return 0.0
-        low, high = load_of(rung), load_of(rung + 1)
-        while high / low > 1 + FINE:
-            middle = round((low * high) ** 0.5, 6)
-            low, high = (middle, high) if self.meets(overrides, middle) else (low, middle)
-        return low
+        low, high = STEPS * rung, STEPS * (rung + 1)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.meets(overrides, load_at(middle)) else (low, middle)
+        return self._first_edge(overrides, low)
+
+    def _first_edge(self, overrides: Overrides, edge: int) -> float:
+        """Below `edge`, which is met, down to where there is room enough; 0 where that is nowhere."""
+        step, met, clear = edge, 0, 0
+        while clear < CLEAR_STEPS and met < DEEPEST:
+            step -= 1
+            if step < STEPS * LOWEST_RUNG:
+                return 0.0
+            found = self.twin([Point(overrides, load_at(step))])[0]
+            if isinstance(found, Grade) and found.meets:
+                met, clear = met + 1, clear + 1 if found.ratio <= CLEAR else 0
+            else:
+                edge, met, clear = step - 1, 0, 0
+        return load_at(edge)
+
+
+def load_at(step: int) -> float:
+    return float(f"{RUNG ** (step / STEPS):.6g}")
+
+
+def _above(load: float) -> float:
+    """One step more; of a load of nothing, the lowest."""
+    return load_at(1 + round(STEPS * log(load) / log(RUNG)) if load else STEPS * LOWEST_RUNG)
 
 
 @dataclass(slots=True)
