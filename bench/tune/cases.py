@@ -77,27 +77,6 @@ def _trace(path: str, first: int, *, is_ticking: bool = False) -> Callable[[], R
     return read
 
 
-def _again(read: Callable[[], Requests], times: int) -> Callable[[], Requests]:
-    """One after the other; what is shared is shared within each."""
-
-    def read_again() -> Requests:
-        once = read()
-        span_s = once[-1].due_at + 1.0
-        most = 1 + max((each for request in once for each in request.prefix_ids), default=0)
-        return tuple(
-            replace(
-                each,
-                due_at=each.due_at + turn * span_s,
-                prefix_ids=tuple(known + turn * most for known in each.prefix_ids),
-                session=f"{each.session}/{turn}",
-            )
-            for turn in range(times)
-            for each in once
-        )
-
-    return read_again
-
-
 def _documents() -> Requests:
     """Short chats among long documents, as `headrace tune` sends them."""
     mixed = MixedWorkload(short_rps=4.0, long_rps=0.4, duration_s=80.0)
@@ -110,7 +89,7 @@ def _documents() -> Requests:
 def _batch() -> Requests:
     """Short prompts coming evenly, hundreds answered at once: throughput is all that matters."""
     return tuple(
-        TraceRequest(0.25 * number, 60 + 37 * number % 240, 50 + 53 * number % 150) for number in range(1500)
+        TraceRequest(0.25 * number, 60 + 37 * number % 240, 50 + 53 * number % 150) for number in range(1200)
     )
 
 
@@ -123,7 +102,7 @@ TRAFFIC: dict[str, Traffic] = {
     "conversation": Traffic(_trace(_CONVERSATION, 300), 1500, 15_000),
     "code": Traffic(_trace(_CODE, 300), 2000, 15_000),
     "mooncake": Traffic(_trace(_MOONCAKE, 250, is_ticking=True), 6000, 15_000),
-    "agents": Traffic(_again(_trace(_AGENTS, 400), 2), 4000, 15_000),
+    "agents": Traffic(_trace(_AGENTS, 400), 4000, 15_000),
     "documents": Traffic(_documents, 500, 15_000),
     "batch": Traffic(_batch, 10_000, 15_000),
 }

@@ -94,4 +94,4 @@ def value_after(truth: Truth, climb: Climb, trials: int) -> float:
 
 def trials_until(truth: Truth, climb: Climb, value: float) -> float:
     """To hold such a setting for the best, at some time; infinite if never."""
-    return next((float(runs) for runs, overrides in climb.history if truth.value(overrides) >= value), inf)
+    return next((float(runs) for runs, overrides in climb.history if truth.is_worth(overrides, value)), inf)

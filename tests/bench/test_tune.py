@@ -13,7 +13,7 @@ from bench.tune.cases import Case, powers_of_two
 from bench.tune.kept import Kept, kept
 from bench.tune.ours import tune
 from bench.tune.rivals import Climb, Rival, by_hand, full_grid, play, random_search
-from bench.tune.rows import Rivalled, Row, trials_until, value_after
+from bench.tune.rows import SLACK, Rivalled, Row, trials_until, value_after
 from bench.tune.truth import Server, Spent, Truth, load_at, slowed
 from bench.tune.twins import Twin, miscalibrated
 from headrace.cli.costs import load_cost
@@ -25,7 +25,7 @@ from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult
 from headrace.executor.cost import FittedCost
 from headrace.tune.space import Site, demand_of, space_of
-from headrace.tune.twin import Point, Remembered, load_of, settings_key
+from headrace.tune.twin import Point, Remembered, load_of
 from headrace.workload.trace import TraceRequest
 
 START: Overrides = {
@@ -211,11 +211,20 @@ def test_a_rival_that_gave_up_is_not_said_to_never_get_there(capsys: pytest.Capt
     assert "never" not in said
 
 
-def test_a_rival_gets_there_where_its_share_does_even_if_less_load_is_missed() -> None:
-    here = truth()
-    here.values[settings_key(here.case.space.canonical({}))] = 1000.0
-    assert not here.meets({}, 990.0)
-    assert trials_until(here, Climb(Server(here, seed=1), history=[(3, {})]), 990.0) == 3
+def test_a_rival_that_holds_our_setting_gets_there_even_if_half_a_percent_less_load_is_missed() -> None:
+    """It was asked at 0.995 times our load, and that very load was missed."""
+    here = jagged(lambda _, load: load / 1.5 if round(load, 3) != round(0.995 * load_at(41), 3) else 1.02)
+    ours = here.value({})
+    assert ours == load_at(41) < 1.5
+    assert not here.meets({}, 0.995 * ours)
+    assert trials_until(here, Climb(Server(here, seed=1), history=[(3, {})]), SLACK * ours) == 3
+
+
+def test_a_setting_is_worth_what_its_value_says() -> None:
+    here = jagged(lambda _, load: 1.02 if 1.2 < load < 1.22 else load / 1.27)
+    worths = [here.is_worth({}, load_at(step)) for step in range(30)]
+    assert worths == [load_at(step) <= here.value({}) for step in range(30)]
+    assert here.is_worth({}, 0.0)
 
 
 def test_rows_are_kept_and_summed_up(tmp_path: Path) -> None:
