@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from headrace.core.bill import Cause
-from headrace.diagnose.doctor import RULES, diagnose
-from headrace.diagnose.finding import Label, Severity
+from headrace.diagnose.doctor import RULES, diagnose, worst_first
+from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.questions import CANNOT_TELL, answers
+from headrace.diagnose.readers.files import read_file
 from headrace.diagnose.readers.flags import read_command
 from headrace.diagnose.readers.metrics import joined, read_page
 from headrace.diagnose.rules.bill import _MEANS
@@ -221,7 +222,78 @@ def test_flags_are_judged_by_the_version_that_is_there() -> None:
 
     assert Label.BAD_FLAGS in labels(incident(flags=flags, version="0.20.0"))
     assert Label.BAD_FLAGS not in labels(incident(flags=flags, version="0.6.0"))
-    assert Label.BAD_FLAGS not in labels(incident(flags=flags)), "an unknown version may have it"
+    running = {"vllm:num_requests_running": 3, "vllm:num_requests_waiting": 0}
+    assert Label.BAD_FLAGS not in labels(incident(flags=flags, metrics=running)), "a server at work has it"
+
+
+@pytest.mark.parametrize(
+    ("command", "severity", "said"),
+    [
+        ("vllm serve M --swap-space 4", Severity.WARNING, "an older one may"),
+        ("vllm serve M --request-timeout 4", Severity.CRITICAL, "vLLM has no --request-timeout"),
+        ("vllm serve M --max-num-sqs 4", Severity.WARNING, "vLLM 0.32 has no --max-num-sqs"),
+        ("docker run vllm/vllm-openai:v0.19.0 --model M --swap-space 4", Severity.CRITICAL, "0.19.0 has no"),
+        ("docker run vllm/vllm-openai:v0.32.0 --model M --max-num-sqs 4", Severity.CRITICAL, "0.32.0 has no"),
+        ("docker run vllm/vllm-openai:v0.8.5 --model M --watermark 0.1", Severity.CRITICAL, "0.8.5 has no"),
+    ],
+)
+def test_flags_alone_are_held_against_the_version_or_the_newest(
+    command: str, severity: Severity, said: str
+) -> None:
+    found = findings(read_command(command, "command"))
+
+    assert [(f.label, f.severity) for f in found] == [(Label.BAD_FLAGS, severity)]
+    assert said in found[0].claim
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm serve M -O3 -tp 2 --compilation-config.mode 3 -cc.mode=3 --no-enable-prefix-caching",
+        "vllm serve M --served-model-name a b --max-num-seq 3 --lora-modules a=b --max-num-batched-tokens=8k",
+        "docker run vllm/vllm-openai:v0.19.0 --model M --of-some-version 4",
+        "docker run vllm/vllm-openai:v0.8.5 --model M --api-server-count 2",
+    ],
+)
+def test_a_flag_that_the_version_may_have_is_not_called_missing(command: str) -> None:
+    assert first(read_command(command, "command")) is Label.UNDETERMINED
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        ("vllm: error: unrecognized arguments: --swap-space 4", "--kv-offloading-size"),
+        ("vllm: error: unrecognized arguments: --max-num-sqs 4", "--max-num-sqs -> --max-num-seqs"),
+        ("vllm: error: argument --max-num-seqs: expected one argument", "a value"),
+        ("TypeError: EngineArgs.__init__() got an unexpected keyword argument 'swap_space'", "--kv-off"),
+        ("TypeError: RopeConfig.__init__() got an unexpected keyword argument 'rope_x'", "versions"),
+    ],
+)
+def test_what_ends_a_start_is_the_finding_with_what_takes_its_place(
+    tmp_path: Path, line: str, change: str
+) -> None:
+    path = tmp_path / "start.log"
+    path.write_text(f"usage: vllm serve [model_tag] [options]\n{line}\n", encoding="utf-8")
+
+    found = findings(read_file(path))
+
+    assert [(f.label, f.severity) for f in found] == [(Label.BAD_FLAGS, Severity.CRITICAL)]
+    assert change in found[0].advice.change
+
+
+def test_worst_comes_first_among_what_has_good_evidence() -> None:
+    def finding(confidence: float, severity: Severity) -> Finding:
+        return Finding(Label.CPU, "", (), Advice(""), severity, confidence)
+
+    sure_note, weak_warning = finding(0.9, Severity.NOTE), finding(0.5, Severity.WARNING)
+    good_warning, good_critical = finding(0.75, Severity.WARNING), finding(0.65, Severity.CRITICAL)
+
+    assert worst_first([sure_note, good_warning, weak_warning, good_critical]) == [
+        good_critical,
+        good_warning,
+        sure_note,
+        weak_warning,
+    ]
 
 
 def test_what_circulates_and_is_wrong_is_not_advised(tmp_path: Path) -> None:

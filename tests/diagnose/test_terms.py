@@ -3,7 +3,7 @@ import pytest
 from headrace.core.bill import Cause
 from headrace.core.errors import BadInput
 from headrace.diagnose.flag_facts import flag_facts
-from headrace.diagnose.readers.flags import read_command
+from headrace.diagnose.readers.flags import read_commands
 from headrace.diagnose.remarks import remarks
 from headrace.diagnose.terms import explained, myths, terms
 
@@ -82,14 +82,14 @@ def test_flags_that_went_are_not_among_those_there_are() -> None:
     assert facts.full_name("--max-num") == "max-num", "could be several"
 
 
-def test_flags_that_a_server_of_unknown_version_may_lack_are_remarked_on() -> None:
-    said = remarks(
-        read_command("vllm serve m/x --num-scheduler-steps 8 --max-num-seq 4 --max-num-sqs 4 --port 1", "c")
-    )
+def test_flags_of_a_server_that_runs_are_remarked_on_where_new_ones_lack_them() -> None:
+    line = "root 7 vllm serve m/x --num-scheduler-steps 8 --max-num-seq 4 --max-num-sqs 4 --port 1"
+    said = remarks(read_commands(line, "ps"))
 
     assert len(said) == 2
     assert "--num-scheduler-steps is not in vLLM from 0.10.1 on" in said[0]
     assert "--max-num-sqs is no flag of vLLM 0.32: did you mean --max-num-seqs?" in said[1]
+    assert not remarks(read_commands(line.removeprefix("root 7 "), "script")), "there it is a finding"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ A cause outranks its symptoms: a finding names the labels it explains, and findi
 out unless they stand higher: surer, or as sure and more severe.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from headrace.diagnose.causes import causes
@@ -39,6 +39,7 @@ from headrace.diagnose.rules import (
     probes,
     queue,
     reading,
+    refused,
     settings,
     speed,
     standstill,
@@ -58,6 +59,7 @@ _ROOMS = (
     steps,
     memory,
     crash,
+    refused,
     settings,
     contrasts,
     speed,
@@ -111,6 +113,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
             kept.append(
                 replace(finding, also=tuple(a for a in finding.also if not _explained(a, finding, kept)))
             )
+    kept = worst_first(kept)
     if not kept or kept[0].confidence <= WEAK:
         told = tuple(_suspicion(evidence, STRONG if kept else 0.0))
         kept[:0] = [each for each in told if each.label not in {finding.label for finding in kept}]
@@ -123,8 +126,19 @@ STRONG = 2.5
 """Weight of signs that say it so."""
 
 
+GOOD = 0.65
+"""From here on a finding rests on good evidence, and how bad it is decides its place."""
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """What rests on good evidence, worst first; then the rest, worst first: a grave word on thin grounds does
+    not go before what is known. Of those alike the likeliest.
+    """
+    return sorted(findings, key=lambda f: (f.confidence >= GOOD, f.severity, f.confidence), reverse=True)
+
+
 def _standing(finding: Finding) -> float:
-    """How sure, and a little how severe: what is nearly as sure and stops requests goes first."""
+    """Who may be whose cause: how sure, and a little how severe."""
     return finding.confidence + 0.1 * finding.severity
 
 

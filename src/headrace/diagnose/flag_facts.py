@@ -1,7 +1,7 @@
 """vLLM's flags by version, from data/flags.toml: which there are, where old ones went, what is new."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -32,10 +32,17 @@ class FlagFacts:
     short: Mapping[str, str]
     gone: Mapping[str, Gone]
     since: Mapping[str, Release]
+    inferred: frozenset[str]
+    """Flags of `since` whose version was inferred from the date of a change."""
 
     def full_name(self, written: str) -> str:
-        """The name with dashes that a spelling stands for: short forms, prefixes that fit only one."""
-        name = written.lstrip("-").replace("_", "-")
+        """The name with dashes that a spelling stands for: short forms, prefixes that fit only one. What
+        follows a dot is a key of the flag's value.
+        """
+        name, dot, part = written.lstrip("-").partition(".")
+        return self._whole(name.replace("_", "-")) + dot + part
+
+    def _whole(self, name: str) -> str:
         if (full := self.short.get(name)) is not None:
             return full
         if self._is_known(name) or name in self.gone:
@@ -49,10 +56,12 @@ class FlagFacts:
     def is_switch(self, name: str) -> bool:
         return name in self.switches or (name.startswith("no-") and name[3:] in self.switches)
 
-    def missing_in(self, release: Release, names: Iterable[str]) -> list[Gone]:
-        """Of `names`, the flags this version refuses."""
-        found = [self.gone[name] for name in names if name in self.gone]
-        return [flag for flag in found if flag.until is None or release >= flag.until]
+    def surely_later(self, name: str, release: Release) -> bool:
+        """Whether a flag came after `release`. Where its version was only inferred, two minors after."""
+        since = self.since.get(name)
+        if since is None or release >= since:
+            return False
+        return name not in self.inferred or (since[0], since[1] - 2) >= release[:2]
 
     def has(self, name: str, release: Release | None) -> bool:
         """Whether a version has a flag; unknown versions are taken for new."""
@@ -86,4 +95,5 @@ def flag_facts() -> FlagFacts:
             for flag in table["gone"]
         },
         since={flag["name"]: _release(flag["since"]) or (0, 0, 0) for flag in table["new"]},
+        inferred=frozenset(flag["name"] for flag in table["new"] if "~" in flag["source"]),
     )

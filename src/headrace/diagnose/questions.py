@@ -7,7 +7,7 @@
 from dataclasses import dataclass
 
 from headrace.diagnose.doctor import Diagnosis
-from headrace.diagnose.finding import Fact, Finding, Label
+from headrace.diagnose.finding import Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of
 from headrace.diagnose.rules.support import fact, on_cpu
 
@@ -175,6 +175,9 @@ def _settings_or_workload(diagnosis: Diagnosis) -> Answer:
 
 def _what_to_do(question: str, diagnosis: Diagnosis, labels: frozenset[Label]) -> Answer:
     found = _first(diagnosis, *labels)
+    worst = diagnosis.findings[0] if diagnosis.findings else None
+    if found is None and worst is not None and worst.severity is Severity.CRITICAL:
+        found = worst  # nobody is served before that is mended
     if found is None and any(f.label is Label.UNDETERMINED for f in diagnosis.findings):
         return _unknown(question, "what the first four questions need")
     if found is None:

@@ -25,6 +25,7 @@ LONGEST_HEAD = 1 << 16
 _SCRIPT_LINES = 400
 _LOG_LINE = re.compile(
     r"(?m)^(?:\([A-Za-z_]+[^)]*\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|^\[?\d{4}-\d\d-\d\d|Traceback"
+    r"|error: (?:unrecognized arguments|argument -)|^[\w.]*(?:Error|Exception): "
 )
 _OUR_LOG = re.compile(r"(?m)^headrace: (?:loading|converting) |^serving \S+ at https?://")
 """It begins with what our server says of itself, in words and a table, which is no report of a person's."""

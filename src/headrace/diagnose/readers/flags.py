@@ -102,7 +102,13 @@ def read_commands(text: str, where: str) -> Evidence:
     together = Reading("host:servers_started", (float(parents),), where)
     shares = [_share(line) for _, line in lines]
     share = Reading("host:utilization_sum", (sum(shares),), where)
-    return found | Evidence(readings={r.name: r for r in (together, share)})
+    # A list of processes shows one that runs, so it took its flags; a script only means to start it.
+    runs = Reading("host:server_runs", (float(_OF_PS.match(first) is not None),), where)
+    return found | Evidence(readings={r.name: r for r in (together, share, runs)})
+
+
+_OF_PS = re.compile(r"\s*(?:\S+\s+)?\d+\s")
+"""A line of `ps`, `pgrep -a` or `top`: the number of the process, before it perhaps whose it is."""
 
 
 def _program(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Flags: refused ones, ones that undo each other, and ones that do not suit the model or the cards."""
+"""Flags that undo each other, and ones that do not suit the model or the cards."""
 
 import re
 from collections.abc import Iterator
@@ -7,53 +7,10 @@ from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.load import load_of
+from headrace.diagnose.missing_flags import missing_flags
 from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules.contrasts import changed_nothing
 from headrace.diagnose.rules.support import fact, on_cpu, out_of_memory, said, start_failed
-
-
-def refused(e: Evidence) -> Iterator[Finding]:
-    """Argparse ends the program on a flag it does not know."""
-    for event in e.of("unknown_flag")[-1:]:
-        names = re.findall(r"--?([a-zA-Z][\w-]*)", " ".join(event.fields.values()))
-        gone = [
-            flag_facts().gone[n] for name in names if (n := flag_facts().full_name(name)) in flag_facts().gone
-        ]
-        change = "; ".join(f"--{flag.name} -> {flag.instead}" for flag in gone)
-        yield Finding(
-            Label.BAD_FLAGS,
-            f"The server refuses {', '.join('--' + n for n in names) or 'a flag'} and ends",
-            (said(event), *(Fact(f"--{flag.name}: {flag.source}") for flag in gone)),
-            Advice(change or "leave it out, or see --help of this version", "the server starts"),
-            Severity.CRITICAL,
-            0.95,
-            explains=frozenset({Label.STALL, Label.UNDETERMINED, Label.COLD_START}),
-        )
-    for event in e.of("config_error")[-1:]:
-        yield Finding(
-            Label.BAD_FLAGS,
-            "Two settings contradict each other, so the server does not start",
-            (said(event),),
-            Advice("make them agree as the line says", "the server starts"),
-            Severity.CRITICAL,
-            0.9,
-        )
-
-
-def gone_in_this_version(e: Evidence) -> Iterator[Finding]:
-    """Only where the version is known and no log shows that it took the flag."""
-    if e.engine not in {"vllm", ""} or e.release is None or e.of("unknown_flag") or e.counts.get("ready"):
-        return
-    gone = flag_facts().missing_in(e.release, e.flags)
-    if gone:
-        yield Finding(
-            Label.BAD_FLAGS,
-            f"vLLM {e.version} has no " + ", ".join(f"--{flag.name}" for flag in gone),
-            tuple(fact(e, flag.name) for flag in gone),
-            Advice("; ".join(f"--{flag.name} -> {flag.instead}" for flag in gone), "the server starts"),
-            Severity.CRITICAL,
-            0.8,
-        )
 
 
 def fewer_tokens_than_seqs(e: Evidence) -> Iterator[Finding]:
@@ -150,7 +107,7 @@ def without_effect(e: Evidence) -> Iterator[Finding]:
     """
     known = [flag_facts().gone[name] for name in e.flags if name in flag_facts().gone]
     idle = [f for f in known if f.idle is not None and (e.release is None or e.release >= f.idle)]
-    missing = {f.name for f in flag_facts().missing_in(e.release, e.flags)} if e.release else set[str]()
+    missing = {flag.name for flag in missing_flags(e)}
     idle = [flag for flag in idle if flag.name not in missing]
     if idle and e.engine in {"vllm", ""} and not e.of("unknown_flag"):
         yield Finding(
@@ -239,8 +196,6 @@ def binds_more_than_there_are(e: Evidence) -> Iterator[Finding]:
 
 RULES = (
     debugging_on,
-    refused,
-    gone_in_this_version,
     fewer_tokens_than_seqs,
     without_effect,
     lora_slots,
