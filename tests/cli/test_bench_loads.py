@@ -193,7 +193,8 @@ def test_two_servers_are_compared_in_turns(tmp_path: Path) -> None:
             main,
             [
                 *("compare", a, b, "--rate", "40", "--duration", "0.6", "--pairs", "3", "--seed", "1"),
-                *("--prompt-tokens", "4-8", "--output-tokens", "2", "--output-dir", str(tmp_path), "--json"),
+                *("--prompt-tokens", "4-8", "--output-tokens", "2", "--output-dir", str(tmp_path / "kept")),
+                *("--html", str(tmp_path / "page.html"), "--csv", str(tmp_path / "rows.csv"), "--json"),
             ],
         )
 
@@ -201,7 +202,34 @@ def test_two_servers_are_compared_in_turns(tmp_path: Path) -> None:
     ttft = next(each for each in said(result)["differences"] if each["figure"] == "TTFT P50")
     assert ttft["ratio"] > 1
     assert ttft["verdict"] in ("worse", "inconclusive")  # as the machine lets it
-    assert len(list(tmp_path.iterdir())) == 6
+    kept = sorted((tmp_path / "kept").iterdir())
+    assert [path.name for path in kept] == [f"0{pair}-{side}.jsonl" for pair in (1, 2, 3) for side in "ab"]
+    assert [record.read(path).seed for path in kept] == [1, 1, 2, 2, 3, 3]
+    assert said(result)["seeds"] == [[1, 1], [2, 2], [3, 3]]
+    assert "pair 3 of 3, A: " in result.stderr
+    assert "headrace compare" in (tmp_path / "page.html").read_text()
+    assert (tmp_path / "rows.csv").read_text().count("\n") == 1 + len(said(result)["differences"])
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_in_the_third_pair_leaves_what_two_pairs_say() -> None:
+    slices = [0]
+
+    async def until_the_third(exchange: Exchange) -> None:
+        slices.append(exchange.body["max_tokens"])
+        if len(slices) > 2 * 20:
+            await not_found(exchange)
+        else:
+            await answer_well(exchange)
+
+    load = ("--rate", "40", "--requests", "20", "--duration", "2", "--pairs", "3", "--seed", "1")
+    rest = ("--prompt-tokens", "4-8", "--output-tokens", "2", "--tokenizer", "none")
+    with awkward_server(answer_well) as a, awkward_server(until_the_third) as b:
+        result = CliRunner().invoke(main, ["compare", a, b, *load, *rest])
+
+    assert result.exit_code == 1, result.output
+    assert "TOO FEW PAIRS: 2 give ratios" in result.stdout
+    assert "answered nothing in slice 3" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,18 @@ import numpy as np
 import pytest
 
 from headrace.core.measurement import Measurement
-from headrace.measure.compare import WRONG, Difference, Verdict, differences, order, p_value
-from tests.measure.samples import measurement, timeline
+from headrace.measure.compare import (
+    FEWEST_PAIRS,
+    WRONG,
+    Difference,
+    Verdict,
+    differences,
+    left_out,
+    order,
+    p_value,
+    pairs_to_decide,
+)
+from tests.measure.samples import failure, measurement, timeline
 
 
 def slice_of(ttft_s: float) -> Measurement:
@@ -26,6 +36,7 @@ def test_a_clear_difference_is_told_with_its_size() -> None:
     )
 
     assert found.verdict is Verdict.BETTER
+    assert found.between is not None
     assert abs(found.ratio - 0.5) < 0.01
     assert found.between[0] < found.ratio < found.between[1] < 0.6
     assert verdict([0.5, 0.51, 0.49], [1.0, 1.02, 0.98]) is Verdict.WORSE
@@ -99,3 +110,56 @@ def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
 def test_turns_are_swapped_and_one_pair_proves_nothing() -> None:
     assert list(order(3)) == [("a", "b"), ("b", "a"), ("a", "b")]
     assert differences(pairs([1.0], [0.5])) == []
+
+
+def test_two_pairs_give_ratios_and_no_interval_however_alike_they_are() -> None:
+    """By Student's t of one degree of freedom intervals reached from 0.00 to 92609043."""
+    found = differences(pairs([1.0, 1.0], [2.0, 2.0001]))
+    three = differences(pairs([1.0, 1.0, 1.0], [2.0, 2.0001, 2.0]))
+
+    assert {each.between for each in found} == {None}
+    assert {each.verdict for each in found} == {Verdict.INCONCLUSIVE}
+    assert abs(found[0].ratio - 2) < 0.01
+    assert not any(each.is_alone for each in found)
+    assert all(each.between is not None for each in three)
+    assert FEWEST_PAIRS == 3
+
+
+def test_so_many_pairs_as_are_told_decide_where_they_scatter_as_before() -> None:
+    a, b = [1.0, 1.0, 1.0], [1.2, 1.05, 1.3]
+    found = next(each for each in differences(pairs(a, b)) if each.figure == "TTFT P95")
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+    count = pairs_to_decide(found, 8)
+
+    assert count is not None
+    assert count > 3
+    # Pairs whose logarithms have the same mean and deviation.
+    logs = np.log(found.ratios)
+    fewer, enough = ([*np.resize([-1.0, 1.0], n)] for n in (count - 2, count))
+    for signs, is_decided in ((fewer, False), (enough, True)):
+        scaled = np.array(signs) - np.mean(signs)
+        shifts = logs.mean() + scaled * logs.std(ddof=1) / scaled.std(ddof=1)
+        p = p_value(shifts.mean() / (shifts.std(ddof=1) / len(shifts) ** 0.5), len(shifts) - 1)
+        assert (p <= WRONG / 8) is is_decided
+
+
+def test_what_is_decided_or_no_different_needs_no_pairs() -> None:
+    for b in ([2.0, 2.01, 2.0], [1.0, 1.001, 1.0], [1.3, 0.72, 1.06]):
+        assert all(
+            pairs_to_decide(each, 1) is None
+            for each in differences(pairs([1.0, 1.0, 1.0], b))
+            if each.verdict is not Verdict.INCONCLUSIVE or abs(each.ratio - 1) < 0.02
+        )
+
+
+def test_a_class_that_one_of_them_never_answered_is_told_and_not_dropped() -> None:
+    a = measurement(*(timeline(0.1 + n / 100, name) for n in range(9) for name in ("short", "long")))
+    b = measurement(*(timeline(0.1 + n / 100) for n in range(9)), failure(request_class="long"))
+
+    found = left_out([(a, a), (a, b), (a, b)])
+
+    assert [(each.request_class, each.side, each.pair, each.requests) for each in found] == [
+        ("long", "B", 2, 1)
+    ]
+    assert "long" not in {each.request_class for each in differences([(a, a), (a, b), (a, b)])}

@@ -28,9 +28,10 @@ from headrace.net.client import base_url, served_models
 from headrace.net.exchange import KEPT_S
 from headrace.report.as_json import measurement_json
 from headrace.report.csv_file import write_csv
-from headrace.report.progress import Progress
+from headrace.report.progress import Progress, Stage
 from headrace.report.run_page import run_page, write_page
 from headrace.report.terminal import print_measurement
+from headrace.report.units import many
 
 EXIT_ALL_FAILED = 1
 EXIT_MISSED = 3
@@ -127,15 +128,17 @@ def shown_wording(target: Target, tokenizer: str) -> Wording:
     return wording
 
 
-def measure_shown(target: Target, load: Planned, timeout_s: float) -> tuple[Measurement, bool]:
-    """With its progress on stderr; and whether it was interrupted."""
+def measure_shown(
+    target: Target, load: Planned, timeout_s: float, stage: Stage | None = None
+) -> tuple[Measurement, bool]:
+    """With its progress on stderr; and whether it was interrupted. One of several says its stage alone."""
     console = plain_console()
-    console.print(f"{target.url}: {load.describe}")
+    if stage is None:
+        console.print(f"{target.url}: {load.describe}")
     if load.alone:
-        console.print(
-            f"before the run, {len(load.alone)} requests one by one: a TTFT without a queue (--alone)"
-        )
-    with Progress(console, load.requests, load.duration_s) as progress:
+        alone = f"{many(len(load.alone), 'request')}{' one by one' if len(load.alone) > 1 else ''}"
+        console.print(f"before the run, {alone}: a TTFT without a queue (--alone)")
+    with Progress(console, load.requests, load.duration_s, stage=stage) as progress:
         watching = Watching(timeout_s, scrapes=True)
         gives_up = GivesUp(watching.stop, progress.on_event)
         watching = Watching(
@@ -167,17 +170,21 @@ def _check(options: Options) -> None:
     if options["find_capacity"] and options["slo"] is None:
         raise BadInput("--find-capacity needs --slo: the highest rate that does what?")
     for name in ("output", "csv", "html"):
-        path = options[name]
-        if path is not None and not path.parent.is_dir():
-            raise BadInput(f"--{name} {path}: there is no folder {path.parent}")
-        if path is not None and not os.access(path.parent, os.W_OK):
-            raise BadInput(f"--{name} {path}: nothing can be written in {path.parent}")
+        check_writable(f"--{name}", options[name])
     for name in ("output", "csv"):
         if options["find_capacity"] and options[name] is not None:
             raise BadInput(
                 f"--{name} is of one run, and --find-capacity makes many",
                 "--html and --json have all of them",
             )
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """Raises `BadInput` where a file could not be made."""
+    if path is not None and not path.parent.is_dir():
+        raise BadInput(f"{option} {path}: there is no folder {path.parent}")
+    if path is not None and not os.access(path.parent, os.W_OK):
+        raise BadInput(f"{option} {path}: nothing can be written in {path.parent}")
 
 
 def _report(measurement: Measurement, options: Options) -> None:

@@ -3,7 +3,7 @@
 pygal draws; here is only what all of this project's charts have in common (docs/decisions/0011).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from math import ceil, floor, log10
 from typing import Any
@@ -115,6 +115,11 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 def _plain(value: float) -> str:
     return f"{value:,.10g}"
+
+
+def saying(said: str) -> Callable[[object], str]:
+    """What is shown where a pointer rests on a mark, whatever its value."""
+    return lambda _: said
 
 
 def to_svg(chart: pygal.Graph) -> str:

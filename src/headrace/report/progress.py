@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -21,13 +22,28 @@ from rich.text import Text
 from headrace.core.exchange import Arrival
 from headrace.core.timeline import Failure, Timeline
 from headrace.report.sparkline import sparkline
-from headrace.report.units import seconds
+from headrace.report.units import roughly, seconds
 
 FIRST_LINE_AFTER_S, LINE_EVERY_S = 2.0, 10.0
 DRAWN_EVERY_S = 0.5
 RECENT = 100
 HISTORY = 40
 """Columns of what is shown over time, one for every other drawing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A run that is one of several."""
+
+    name: str
+    after_s: float
+    """How long those after it take, about."""
+    is_least: bool = False
+    """Where it is not known how many there will be: at least so long."""
+
+    def left(self, of_this_s: float) -> str:
+        left_s = max(0.0, of_this_s) + self.after_s
+        return f"{'at least' if self.is_least else 'about'} {roughly(left_s)} left"
 
 
 class Progress:
@@ -39,7 +55,9 @@ class Progress:
         num_requests: int | None,
         duration_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        stage: Stage | None = None,
     ) -> None:
+        self._stage = stage
         self._console = console
         self._num_requests = num_requests
         self._duration_s = duration_s
@@ -91,11 +109,14 @@ class Progress:
             return self._before_the_run()
         ended = self._answered + self._failed
         of = f" of {self._num_requests}" if self._num_requests is not None else ""
-        state = f"{self._passed_s():.0f} s: {ended}{of} done, {self._sent - ended} in flight"
+        passed_s = self._passed_s()
+        state = f"{self._named()}{self._time(passed_s)}: {ended}{of} done, {self._sent - ended} in flight"
         if self._failed:
             state += f", {self._failed} failed"
         if recent := list(self._recent_ttft_s):
             state += f", recent TTFT {seconds(float(np.median(recent)))}"
+        if self._stage is not None:
+            state += f"; {self._stage.left(self._duration_s - passed_s)}"
         return state
 
     def view(self) -> Text:
@@ -107,6 +128,8 @@ class Progress:
         self._history.append((float(np.median(recent)) if recent else 0.0, in_flight))
         passed_s = self._passed_s()
         lines = [self._bar(passed_s)]
+        if self._stage is not None:
+            lines.insert(0, f"{self._stage.name}; {self._stage.left(self._duration_s - passed_s)}")
         if recent:
             p50, p95 = np.percentile(recent, (50, 95)).tolist()
             rate = self._tokens / passed_s if passed_s > 0 else 0.0
@@ -121,7 +144,15 @@ class Progress:
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
     def _before_the_run(self) -> str:
-        return f"{self._passed_s():.0f} s: the run has not begun"
+        return f"{self._named()}{self._passed_s():.0f} s: the run has not begun"
+
+    def _named(self) -> str:
+        return f"{self._stage.name}, " if self._stage is not None else ""
+
+    def _time(self, passed_s: float) -> str:
+        """Of how long, while requests are due; the last answers take as long as they take."""
+        of = f" of {self._duration_s:.0f}" if passed_s < self._duration_s else ""
+        return f"{passed_s:.0f}{of} s"
 
     def _bar(self, passed_s: float) -> str:
         ended = self._answered + self._failed
@@ -130,7 +161,7 @@ class Progress:
         else:
             share, count = passed_s / max(1e-9, self._duration_s), f"{ended} done"
         filled = round(20 * min(1.0, share))
-        return f"{'━' * filled}{'─' * (20 - filled)} {count}, {passed_s:.0f} s, {self._sent} sent"
+        return f"{'━' * filled}{'─' * (20 - filled)} {count}, {self._time(passed_s)}, {self._sent} sent"
 
     def _passed_s(self) -> float:
         return self._clock() - self._began_at

@@ -19,18 +19,14 @@ from headrace.measure.goodput import goodput, judged
 from headrace.measure.intervals import by_class
 from headrace.measure.server_metrics import Quantity, told
 from headrace.measure.summary import ClassSummary, summarise
-from headrace.report.charts import Points, cumulative_chart
+from headrace.report.charts import Points
 from headrace.report.page import Section, Table, page
-from headrace.report.run_charts import boxes, lines_over
+from headrace.report.run_charts import MOST_DOTS, boxes, gaps_chart, lines_over, sample
 from headrace.report.run_lead import run_lead
 from headrace.report.terminal import notes
 from headrace.report.trust import between, bounded
 from headrace.report.units import seconds
 
-MOST_DOTS = 1_500
-"""A page of a hundred thousand circles opens on no machine."""
-STEPS = 200
-SHORTEST_MS = 0.01
 BINS = 120
 _LATENCIES = (("TTFT", "ttft_s"), ("ITL", "itl_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s"))
 
@@ -167,26 +163,17 @@ def _against_load(measurement: Measurement) -> str:
 
 
 def _distributions(measurement: Measurement) -> Iterator[str]:
-    gaps: dict[str, Points] = {}
+    gaps: dict[str, list[float]] = {}
     ttft: dict[str, list[float]] = {}
     for name in sorted({each.request_class for each in measurement.timelines}):
         timelines = [each for each in measurement.timelines if each.request_class == name]
         ttft[name] = [1e3 * each.ttft_s for each in timelines]
         gaps_ms = [1e3 * (b - a) for each in timelines for a, b in pairwise(each.token_at)]
         if gaps_ms:
-            gaps[name] = _curve(gaps_ms)
+            gaps[name] = gaps_ms
     if gaps:
-        yield cumulative_chart("Share of the gaps between tokens (ITL) up to a length", "ms", gaps)
-    yield boxes("TTFT by class, ms", {name: _sample(values) for name, values in ttft.items()})
-
-
-def _curve(values: Sequence[float]) -> Points:
-    ordered = np.sort(np.asarray(values))
-    # Tokens of one event have no gap, which a logarithmic axis does not know; nor is it to begin there.
-    ordered = np.maximum(ordered, max(SHORTEST_MS, float(np.percentile(ordered, 1))))
-    places = np.unique(np.linspace(0, len(ordered) - 1, STEPS).astype(np.int64))
-    shares = (places + 1) / len(ordered)
-    return list(zip(ordered[places].tolist(), shares.tolist(), strict=True))
+        yield gaps_chart(gaps)
+    yield boxes("TTFT by class, ms", {name: sample(values) for name, values in ttft.items()})
 
 
 def _between(begin: Floats, end: Floats, at: Floats) -> NDArray[np.int64]:
@@ -203,10 +190,6 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Points:
         return points
     slow = sorted(points, key=lambda point: point[1])[-MOST_DOTS // 10 :]
     return [*points[:: len(points) // MOST_DOTS + 1], *slow]
-
-
-def _sample(values: Sequence[float]) -> Sequence[float]:
-    return values if len(values) <= MOST_DOTS else values[:: len(values) // MOST_DOTS + 1]
 
 
 def write_page(path: Path, html: str) -> None:

@@ -12,7 +12,7 @@ import pygal
 
 from headrace.core.bill import CAUSES
 from headrace.report.bill import WORDS
-from headrace.report.charts import BLANK, COLOURS, COMMON, style_of, to_svg
+from headrace.report.charts import BLANK, COLOURS, COMMON, saying, style_of, to_svg
 from headrace.report.tuning.figures import Bill
 from headrace.report.units import seconds
 
@@ -96,7 +96,7 @@ def ratio_dots(title: str, x_title: str, series: Sequence[Marks]) -> str:
     chart.xrange = (min(along, default=0.0) / ROOM, max(along, default=1.0) * ROOM)
     for marks in drawn:
         values = [
-            {"value": (dot.x, log10(_held(dot.y))), "formatter": _saying(dot.said)} for dot in marks.dots
+            {"value": (dot.x, log10(_held(dot.y))), "formatter": saying(dot.said)} for dot in marks.dots
         ]
         chart.add(marks.name, values, stroke=marks.is_joined, dots_size=2 if marks.is_joined else 5)
     return to_svg(chart)
@@ -107,12 +107,8 @@ def _legend_rows(names: int) -> int:
     return ceil(names / ceil(names**0.5)) if names else 0
 
 
-def _saying(said: str) -> Callable[[object], str]:
-    return lambda _: said
-
-
 def _logged(value: float | None, said: Callable[[float], str]) -> dict[str, Any] | None:
-    return {"value": log10(value), "formatter": _saying(said(value))} if value else None
+    return {"value": log10(value), "formatter": saying(said(value))} if value else None
 
 
 def _held(ratio: float) -> float:

@@ -8,8 +8,8 @@ from headrace.core.trial import Purpose
 from headrace.report.tuning.figures import Side
 from headrace.report.tuning.trials import invalid_numbers, ranges, trials_of
 from headrace.report.tuning.tuning import Tuning
-from headrace.report.tuning.words import clock, many, value_words
-from headrace.report.units import seconds
+from headrace.report.tuning.words import clock, value_words
+from headrace.report.units import many, seconds
 
 
 def goal_words(tuning: Tuning) -> str:

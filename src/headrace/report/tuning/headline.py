@@ -16,13 +16,12 @@ from headrace.report.tuning.tuning import Tuning
 from headrace.report.tuning.words import (
     grade_words,
     load_words,
-    many,
     sentence,
     settings_words,
     time_words,
     who,
 )
-from headrace.report.units import seconds
+from headrace.report.units import many, seconds
 
 WORD = {
     Verdict.IMPROVED: "IMPROVED",

@@ -30,12 +30,11 @@ from headrace.report.tuning.tuning import Tuning
 from headrace.report.tuning.words import (
     after_word,
     load_words,
-    many,
     named_words,
     twin_words,
     value_words,
 )
-from headrace.report.units import seconds
+from headrace.report.units import many, seconds
 
 WIDTH = 80
 MOST_ROWS = 9

@@ -8,7 +8,7 @@ from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult, Purpose, Verdict
 from headrace.report.tuning.tuning import Tuning
-from headrace.report.units import seconds
+from headrace.report.units import many, seconds
 from headrace.targets.flags import as_flags
 
 _MIB, _GIB = 2**20, 2**30
@@ -70,10 +70,6 @@ def time_words(amount_s: float) -> str:
 
 def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
-
-
-def many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def after_word(tuning: Tuning) -> str:
