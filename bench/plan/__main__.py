@@ -3,6 +3,7 @@
     python -m bench.plan --json                  logs of HEADRACE_SHARED and of starts.json
     python -m bench.plan --live                  and of vLLM on this CPU (`make vllm`), some 3 minutes
     python -m bench.plan --vllm .vllm            and vLLM's own functions, on layers of every kind
+    python -m bench.plan --at-once               instead: requests at once, against the twin, a minute
 
 Exit code 1 where a figure that follows from the available memory, or from another line of the log, is off by
 more than 2 %. Predictions of the whole are shown apart: nothing of the log is in them.
@@ -17,12 +18,14 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
+from bench.plan.at_once import AtOnce, comparisons
 from bench.plan.compare import Row, compare
 from bench.plan.live import start_of_metrics, started
 from bench.plan.peer import disagreements, drawn_questions, questions_of_catalogue
 from bench.plan.starts import Start, read_cases, read_more, read_server_log
 
 CLOSE = 0.02
+CLOSE_AT_ONCE = 0.06
 _DRAWN = 400
 _SAMPLES_LENGTH = 4096
 """`max_model_len` of the server whose page of metrics is among the samples: its log says so."""
@@ -30,6 +33,8 @@ _SAMPLES_LENGTH = 4096
 
 def main() -> int:
     options = parse_options()
+    if options.at_once:
+        return compared_at_once(options)
     rows, silent = compared(list(starts_of(options)))
     differing: list[str] | None = None
     if options.vllm is not None:
@@ -41,6 +46,20 @@ def main() -> int:
     if options.as_json:
         print(json.dumps(summary(rows, silent) | {"differing": differing}))
     return 1 if differing or any(far(row) for row in rows) else 0
+
+
+def compared_at_once(options: argparse.Namespace) -> int:
+    print(
+        f"{'workload':<22}{'requests':>9}{'blocks':>8}{'plan':>8}{'twin':>8}{'error':>8}{'safe':>8}{'full':>7}"
+    )
+    rows: list[AtOnce] = []
+    for row in comparisons(options.shared):
+        figures = f"{row.planned.typical:>8.1f}{row.twin:>8.1f}{row.error:>+8.1%}{row.planned.safe:>8.1f}"
+        print(f"{row.workload:<22}{row.requests:>9,}{row.blocks:>8,}{figures}{row.waits_for_blocks:>7.1%}")
+        rows.append(row)
+    if options.as_json:
+        print(json.dumps([asdict(row) | {"error": round(row.error, 5)} for row in rows]))
+    return 1 if any(abs(row.error) > CLOSE_AT_ONCE for row in rows) else 0
 
 
 def starts_of(options: argparse.Namespace) -> Iterator[Start]:
@@ -116,6 +135,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--vllm", type=Path, metavar="DIR", help="ask vLLM's own functions, of this environment"
     )
+    parser.add_argument("--at-once", action="store_true", help="how many requests of workloads run at once")
     parser.add_argument("--json", action="store_true", dest="as_json", help="the last line is for a program")
     return parser.parse_args()
 

@@ -4,19 +4,23 @@ import random
 
 import pytest
 
-from headrace.capacity.crowd import Life, crowd
+from headrace.capacity.crowd import crowd
 from headrace.capacity.kv_groups import KvLayers, Sizing, kv_layout
+from headrace.capacity.together import Life
 
 LAYOUT = kv_layout([KvLayers(32, 4096.0)], 16)
 SIZING = Sizing(2048)
 
 
 def test_alike_requests_fit_as_often_as_the_pool_divides() -> None:
+    """By one pool's size the last one fits or it does not; over all sizes it is told rightly."""
     lives = [Life(160, 1)] * 50
-    found = crowd(lives, LAYOUT, 1 + 11 * 10, 4096, SIZING)
-    assert found.typical == pytest.approx(10)
-    assert found.safe == pytest.approx(10)
-    assert found.shared == 0
+    pools = range(100, 200)
+    found = [crowd(lives, LAYOUT, 1 + usable, 4096, SIZING) for usable in pools]
+    divides = sum(usable // 10 for usable in pools)
+    assert sum(each.typical for each in found) == pytest.approx(divides)
+    assert all(each.safe == pytest.approx(usable / 10) for each, usable in zip(found, pools, strict=True))
+    assert all(each.shared == 0 for each in found)
 
 
 def test_long_answers_are_met_more_often_than_they_come() -> None:
@@ -38,9 +42,17 @@ def test_what_is_safe_is_full_at_one_instant_in_twenty() -> None:
     assert found.safe < found.typical
 
 
+def test_long_requests_that_come_together_leave_room_for_fewer() -> None:
+    mixed = [Life(64 if each % 2 else 3200, 64) for each in range(6400)]
+    apart = [Life(64 if each // 400 % 2 else 3200, 64) for each in range(6400)]
+    of_mixed, of_apart = (crowd(lives, LAYOUT, 10_001, 4096, SIZING) for lives in (mixed, apart))
+    assert of_apart.typical == pytest.approx(of_mixed.typical)
+    assert of_apart.safe < 0.75 * of_mixed.safe
+
+
 def _held(chance: random.Random, lives: list[Life]) -> int:
     life = chance.choices(lives, weights=[each.output_tokens for each in lives])[0]
-    return LAYOUT.blocks_per_request(life.prompt_tokens + chance.randint(1, life.output_tokens), SIZING)
+    return LAYOUT.blocks_per_request(life.prompt_tokens + chance.randrange(life.output_tokens), SIZING)
 
 
 def test_shared_prompts_are_held_once() -> None:

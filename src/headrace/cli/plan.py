@@ -8,11 +8,12 @@ import click
 from rich.console import Console
 
 from headrace.capacity.catalogue import catalogue
-from headrace.capacity.crowd import Crowd, Life, crowd
+from headrace.capacity.crowd import Crowd, crowd
 from headrace.capacity.deployment import Deployment
 from headrace.capacity.gpus import GPUS, Dtype, Gpu
 from headrace.capacity.plan import Plan, plan_of
 from headrace.capacity.starting import starting_points
+from headrace.capacity.together import Life
 from headrace.cli.plan_fit import USUAL_TRAFFIC, rank, usual_requests
 from headrace.cli.plan_model import PlannedModel, model_from
 from headrace.cli.plan_options import (

@@ -219,8 +219,10 @@ def print_crowd(crowd: Crowd, name: str, requests: int, console: Console) -> Non
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
-    table.add_row(f"{crowd.typical:,.0f}", "at once until the KV cache is full half of the time")
-    table.add_row(f"{crowd.safe:,.0f}", "at once until it is full one time in 20: beyond, preemptions")
+    table.add_row(f"{crowd.typical:,.0f}", "run at once when more ask than fit: then the KV cache is full")
+    table.add_row(
+        f"{crowd.safe:,.0f}", "at once fill it one time in 20: beyond, waits for KV and preemptions"
+    )
     table.add_row(f"{crowd.all_longest:,.1f}", "if each were as long as the longest of them")
     console.print(table)
     said = f"A request holds {crowd.mean_blocks:,.1f} blocks on average over its life"
