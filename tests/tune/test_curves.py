@@ -1,11 +1,14 @@
 """The picture around the answer says what the twin says, in order, with knees where gains end."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from headrace.core.grade import Grade
-from headrace.core.trial import Purpose, Run
+from headrace.core.trial import NoResult, Purpose, Run
 from headrace.tune.belief import View, view_of
 from headrace.tune.curves import explain
-from headrace.tune.twin import Point
-from tests.tune.model import CAPACITY, LATENCY, START, graded, off_by, problem
+from headrace.tune.twin import Point, Remembered, highest_rung, load_of
+from tests.tune.model import CAPACITY, LATENCY, START, grade_of, graded, off_by, problem
 
 TOKENS = "max_num_batched_tokens"
 
@@ -92,3 +95,20 @@ def test_the_obvious_moves_are_simulated_beside_the_start_and_the_answer() -> No
         assert isinstance(move.grade, Grade)
         assert move.unsafe == seen.problem.space.refuse(move.overrides)
     assert all("KV cache" not in move.name for move in moves), "the server has no such lever"
+
+
+def test_capacities_are_what_a_climb_alone_finds_and_looked_for_side_by_side() -> None:
+    batches: list[int] = []
+
+    def predict(points: Sequence[Point]) -> list[Grade | NoResult]:
+        batches.append(len(points))
+        return [grade_of(point.overrides, point.load, point.pace) for point in points]
+
+    asked = replace(problem(), twin=Remembered(predict))
+    points = next(each for each in explain(view_of(asked, []), {}, 2.0).curves if each.lever == TOKENS).points
+    for point in points:
+        settings = asked.space.canonical({TOKENS: point.value})
+        rung = highest_rung(lambda rung, own=settings: grade_of(own, load_of(rung)).meets)
+        assert point.capacity == (None if rung is None else load_of(rung))
+    assert sum(batches) > 200
+    assert len(batches) < 30, "one climb after the other would be nearly as many batches as simulations"

@@ -6,7 +6,7 @@ All simulated at the pace that the runs showed, so it is the corrected twin that
 simulations.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 
@@ -22,8 +22,8 @@ from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult
 from headrace.tune.belief import View
 from headrace.tune.explore import START
-from headrace.tune.space import CAP, KV_BYTES, SEQS, TOKENS, Lever, Value
-from headrace.tune.twin import Point, grades, highest_rung, load_of, rung_of, settings_key
+from headrace.tune.space import CAP, KV_BYTES, SEQS, TOKENS, Choice, Lever, Space, Value
+from headrace.tune.twin import Climb, Point, grades, load_of, rung_of, settings_key
 
 KNEE = 0.02
 """What is within this share of the best is no longer a gain."""
@@ -43,44 +43,57 @@ MOVES: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = (
 
 def explain(view: View, winner: Overrides, load: float) -> Explanation:
     """`load`: at which winner and baseline were compared."""
-    before = view.problem.twin.simulated
+    before, space = view.problem.twin.simulated, view.problem.space
     start, answer = view.problem.twin([Point(each, load, view.pace) for each in (START, winner)])
-    curves = tuple(_curve(view, lever, winner, load) for lever in view.problem.space.levers)
+    ways = {lever.name: _ways(space, lever, winner) for lever in space.levers}
+    settings = [overrides for each in ways.values() for _, overrides in each]
+    capacities = _capacities(view, settings, load)
+    curves = tuple(_curve(view, lever, winner, load, ways[lever.name], capacities) for lever in space.levers)
     frontier = _frontier(view, winner, load)
     obvious = tuple(_obvious(view, load))
     return Explanation(start, answer, curves, frontier, obvious, view.problem.twin.simulated - before)
 
 
-def _curve(view: View, lever: Lever, winner: Overrides, load: float) -> Curve:
-    space = view.problem.space
+def _ways(space: Space, lever: Lever, winner: Overrides) -> list[tuple[Choice, Overrides]]:
+    """The winner with each safe value of a lever, no cap last."""
     values = [choice for choice in lever.choices if space.is_safe({**winner, lever.name: choice.value})]
     values.sort(key=lambda choice: lever.name == CAP and choice.value == 0)
-    settings = [space.canonical({**winner, lever.name: choice.value}) for choice in values]
-    found = view.problem.twin([Point(each, load, view.pace) for each in settings])
+    return [(choice, space.canonical({**winner, lever.name: choice.value})) for choice in values]
+
+
+def _curve(
+    view: View,
+    lever: Lever,
+    winner: Overrides,
+    load: float,
+    ways: Sequence[tuple[Choice, Overrides]],
+    capacities: Mapping[object, float | None],
+) -> Curve:
+    found = view.problem.twin([Point(overrides, load, view.pace) for _, overrides in ways])
     points = tuple(
-        CurvePoint(choice.value, _capacity(view, overrides, load), grade, choice.reason)
-        for choice, overrides, grade in zip(values, settings, found, strict=True)
+        CurvePoint(choice.value, capacities.get(settings_key(overrides)), grade, choice.reason)
+        for (choice, overrides), grade in zip(ways, found, strict=True)
     )
-    start = space.site.start[lever.name]
     return Curve(
         lever=lever.name,
-        winner=winner.get(lever.name, start),
+        winner=winner.get(lever.name, view.problem.space.site.start[lever.name]),
         points=points,
         knee=_knee(points, is_capacity=view.seeks_capacity),
         steps=tuple(_step(one, other) for one, other in pairwise(points)),
     )
 
 
-def _capacity(view: View, overrides: Overrides, load: float) -> float | None:
+def _capacities(view: View, settings: Sequence[Overrides], load: float) -> Mapping[object, float | None]:
+    """By `settings_key`, if asked for. A rung of each at a time, so that they share the processors."""
     if not view.seeks_capacity:
-        return None
-
-    def meets(rung: int) -> bool:
-        (found,) = grades(view.problem.twin, [Point(overrides, load_of(rung), view.pace)])
-        return found is not None and found.meets
-
-    rung = highest_rung(meets, rung_of(load), view.problem.highest_rung)
-    return None if rung is None else load_of(rung)
+        return {}
+    ways = {settings_key(each): each for each in settings}
+    climbs = {key: Climb(rung_of(load), view.problem.highest_rung) for key in ways}
+    while going := [key for key, climb in climbs.items() if not climb.is_done]:
+        points = [Point(ways[key], load_of(climbs[key].rung), view.pace) for key in going]
+        for key, found in zip(going, grades(view.problem.twin, points), strict=True):
+            climbs[key].tell(found is not None and found.meets)
+    return {key: None if climb.highest is None else load_of(climb.highest) for key, climb in climbs.items()}
 
 
 def _worth(point: CurvePoint, *, is_capacity: bool) -> float:

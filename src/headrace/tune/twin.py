@@ -83,25 +83,53 @@ def rung_of(load: float) -> int:
     return HIGHEST_RUNG if load == inf else min(floor(log(load) / log(RUNG) + 1e-4), HIGHEST_RUNG)
 
 
-def highest_rung(meets: Callable[[int], bool], start: int = 0, most: int = HIGHEST_RUNG) -> int | None:
-    """The highest rung up to `most` that meets, if whatever meets at one meets at all below. None: no rung.
+@dataclass(slots=True)
+class Climb:
+    """A search for the highest rung up to `most` that meets, if whatever meets at one meets at all below.
 
-    Steps of 1, 2, 4, ... from `start` towards the edge, then halving.
+    Steps of 1, 2, 4, ... from the first rung towards the edge, then halving. The caller tries `rung` and
+    `tell`s what came out, until `is_done`: so many climbs can be tried at once.
     """
-    met, missed = LOWEST_RUNG - 1, most + 1
-    rung, stride = start, 1
-    while missed - met > 1:
-        rung = min(max(rung, met + 1), missed - 1)
-        if meets(rung):
-            met = rung
-            rung += stride
+
+    rung: int = 0
+    most: int = HIGHEST_RUNG
+    _met: int = LOWEST_RUNG - 1
+    _missed: int = field(init=False)
+    _stride: int = 1
+
+    def __post_init__(self) -> None:
+        self._missed = self.most + 1
+        self._stay_between()
+
+    @property
+    def is_done(self) -> bool:
+        return self._missed - self._met <= 1
+
+    @property
+    def highest(self) -> int | None:
+        """So far; None: no rung."""
+        return self._met if self._met >= LOWEST_RUNG else None
+
+    def tell(self, meets: bool) -> None:
+        if meets:
+            self._met, self.rung = self.rung, self.rung + self._stride
         else:
-            missed = rung
-            rung -= stride
-        stride *= 2
-        if met >= LOWEST_RUNG and missed <= most:
-            rung = (met + missed) // 2
-    return met if met >= LOWEST_RUNG else None
+            self._missed, self.rung = self.rung, self.rung - self._stride
+        self._stride *= 2
+        if self._met >= LOWEST_RUNG and self._missed <= self.most:
+            self.rung = (self._met + self._missed) // 2
+        self._stay_between()
+
+    def _stay_between(self) -> None:
+        self.rung = min(max(self.rung, self._met + 1), self._missed - 1)
+
+
+def highest_rung(meets: Callable[[int], bool], start: int = 0, most: int = HIGHEST_RUNG) -> int | None:
+    """Of one climb, tried rung by rung."""
+    climb = Climb(start, most)
+    while not climb.is_done:
+        climb.tell(meets(climb.rung))
+    return climb.highest
 
 
 def grades(predict: Predict, points: Iterable[Point]) -> list[Grade | None]:
