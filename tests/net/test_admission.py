@@ -48,6 +48,20 @@ def test_requests_up_to_the_limit_are_let_in_and_each_answer_counts() -> None:
     assert refused == ["max_num_queued_reqs"] * 2
 
 
+def test_what_is_reserved_counts_until_it_enters_or_never_will() -> None:
+    """The answers of one large request enter in turns; nobody takes their places meanwhile."""
+    admission = Admission(Bounds(max_num_queued_reqs=4), list[str]().append, Clock())
+    admission.reserve(3)
+    with pytest.raises(Busy):
+        admission.reserve(2)
+    admission.release()
+    admission.entered(10)
+    with pytest.raises(Busy):
+        admission.check(2)
+    admission.release(2)
+    admission.check(3)
+
+
 def test_prompt_tokens_count_until_the_first_token_and_a_lone_request_may_exceed_them() -> None:
     refused = list[str]()
     admission = Admission(Bounds(max_num_queued_tokens=100), refused.append, Clock())

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -84,12 +85,8 @@ class TokensEndpoint:
 
 async def tokenize(front_end: FrontEnd, raw: bytes) -> TokenizeAnswer:
     """A text, or a conversation, in tokens. Raises `BadInput`."""
-    is_chat = has_field(raw, "messages")
-    if is_chat and has_field(raw, "prompt"):
-        raise BadField("prompt", "there is a prompt, and there are messages", "send one of them")
-    body = decode(TokenizeChatBody if is_chat else TokenizeBody, raw)
+    body, prompt = await front_end.read(raw, _read_tokenize)
     front_end.check_model(body.model or None)
-    prompt: Prompt = read_chat_prompt(body) if isinstance(body, TokenizeChatBody) else body.prompt
     special = (
         bool(body.add_special_tokens) if isinstance(prompt, Chat) else body.add_special_tokens is not False
     )
@@ -108,10 +105,26 @@ async def tokenize(front_end: FrontEnd, raw: bytes) -> TokenizeAnswer:
 
 async def detokenize(front_end: FrontEnd, raw: bytes) -> DetokenizeAnswer:
     """The text of tokens, special ones included. Raises `BadInput`."""
-    body = decode(DetokenizeBody, raw)
+    body = await front_end.read(raw, partial(_read_detokenize, front_end.tokenizer.vocab_size))
     front_end.check_model(body.model or None)
-    within_vocabulary("tokens", body.tokens, front_end.tokenizer.vocab_size)
     return DetokenizeAnswer(await front_end.text_of(body.tokens))
+
+
+def _read_tokenize(raw: bytes) -> tuple[TokenizeBody | TokenizeChatBody, Prompt]:
+    is_chat = has_field(raw, "messages")
+    if is_chat and has_field(raw, "prompt"):
+        raise BadField("prompt", "there is a prompt, and there are messages", "send one of them")
+    if is_chat:
+        chat = decode(TokenizeChatBody, raw)
+        return chat, read_chat_prompt(chat)
+    body = decode(TokenizeBody, raw)
+    return body, body.prompt
+
+
+def _read_detokenize(vocab_size: int, raw: bytes) -> DetokenizeBody:
+    body = decode(DetokenizeBody, raw)
+    within_vocabulary("tokens", body.tokens, vocab_size)
+    return body
 
 
 def _name(tokenizer: Tokenizer, token_id: int) -> str:

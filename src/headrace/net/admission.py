@@ -90,6 +90,7 @@ class Admission:
         self.bounds = bounds
         self.unfinished = 0
         self.queued_tokens = 0
+        self._reserved = 0
         self._on_refused = on_refused
         self._ends = DrainRate(clock)
         self._prefills = DrainRate(clock)
@@ -97,10 +98,11 @@ class Admission:
     def check(self, n: int = 1) -> None:
         """Raises `Busy` when `n` more answers would be too many."""
         most = self.bounds.max_num_queued_reqs
-        if most is not None and self.unfinished + n > most:
+        inside = self.unfinished + self._reserved
+        if most is not None and inside + n > most:
             self._on_refused("max_num_queued_reqs")
             raise Busy(
-                f"{self.unfinished} requests are being served or wait, and --max-num-queued-reqs is {most}",
+                f"{inside} requests are being served or wait, and --max-num-queued-reqs is {most}",
                 _whole_seconds(self._ends.next_place_s()),
             )
         most = self.bounds.max_num_queued_tokens
@@ -111,6 +113,15 @@ class Admission:
                 f"is {most}",
                 _whole_seconds(self._prefills.next_place_s()),
             )
+
+    def reserve(self, n: int) -> None:
+        """Keep room for `n` answers, which will enter in turns. Raises `Busy`, as `check` does."""
+        self.check(n)
+        self._reserved += n
+
+    def release(self, n: int = 1) -> None:
+        """Of what was reserved: it enters now, or never."""
+        self._reserved -= n
 
     def retry_after_s(self) -> float:
         """For those who waited in vain: when the next one who waits gets a first token."""

@@ -70,13 +70,13 @@ class GenerateEndpoint:
 
     async def _answer(self, headers: Headers, receive: Receive, send: Send, arrived_ns: int) -> None:
         body = await read_body(headers, receive, self._most_bytes)
-        asked = self._dialect.read(body)
+        asked = await self._front_end.take_in(body, self._dialect.read)
         gone = asyncio.create_task(_until_gone(receive))
         try:
-            prompts = await self._front_end.tokenize(asked)
+            told = await self._front_end.tokenize(asked)
             if gone.done():
                 raise ClientGone
-            answer = self._front_end.begin(asked, prompts, arrived_ns)
+            answer = await self._front_end.begin(asked, told, arrived_ns)
             gone.add_done_callback(lambda _: answer.abandon())
             await self._deliver(answer, asked, headers, send)
         finally:

@@ -9,6 +9,8 @@ Stop strings are found here, in text; the engine knows only tokens.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import TypeVar
 
 from headrace.core.output import Output
@@ -164,7 +166,10 @@ class Answer:
         self._choices = tuple(choices)
         self._n = n
         self._open = set(range(len(self._choices)))
-        self._waiting: dict[asyncio.Task[Piece], int] = {}
+        self._idle = set(self._open)
+        """Choices whose next piece nobody waits for yet."""
+        self._came: list[tuple[int, asyncio.Task[Piece]]] = []
+        self._news = asyncio.Event()
 
     @property
     def is_over(self) -> bool:
@@ -203,16 +208,19 @@ class Answer:
             choice.abandon()
 
     async def _news_of_many(self) -> Pieces:
-        for choice in self._open - set(self._waiting.values()):
+        """Takes as long as what came is, however many there are: `asyncio.wait` looks at all of them."""
+        for choice in self._idle & self._open:
             task = asyncio.create_task(self._choices[choice].next_piece())
-            task.add_done_callback(_take_note)
-            self._waiting[task] = choice
-        done, _ = await asyncio.wait(self._waiting, return_when=asyncio.FIRST_COMPLETED)
-        came = {self._waiting.pop(task): task for task in done}
-        return [(choice, came[choice].result()) for choice in sorted(came)]
+            task.add_done_callback(partial(self._take_note, choice))
+        await self._news.wait()
+        came, self._came = self._came, []
+        self._news.clear()
+        self._idle = {choice for choice, _ in came}
+        return [(choice, task.result()) for choice, task in sorted(came, key=itemgetter(0))]
 
-
-def _take_note(task: asyncio.Task[Piece]) -> None:
-    """The first error ends the answer; those of its other choices are then no news to anybody."""
-    if not task.cancelled():
-        task.exception()
+    def _take_note(self, choice: int, task: asyncio.Task[Piece]) -> None:
+        """The first error ends the answer; those of its other choices are then no news to anybody."""
+        if not task.cancelled():
+            task.exception()
+        self._came.append((choice, task))
+        self._news.set()
