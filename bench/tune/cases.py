@@ -89,7 +89,7 @@ def _documents() -> Requests:
 def _batch() -> Requests:
     """Short prompts coming evenly, hundreds answered at once: throughput is all that matters."""
     return tuple(
-        TraceRequest(0.25 * number, 60 + 37 * number % 240, 50 + 53 * number % 150) for number in range(1200)
+        TraceRequest(0.25 * number, 60 + 37 * number % 240, 50 + 53 * number % 150) for number in range(800)
     )
 
 
