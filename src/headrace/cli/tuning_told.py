@@ -14,6 +14,7 @@ from headrace.core.ports import Overrides
 from headrace.report.tuning.tuning import Advice, RunDetail, Server, Traffic
 from headrace.targets.flags import as_flags
 from headrace.tune.belief import View
+from headrace.tune.evidence import runs_of
 from headrace.tune.explore import explore
 from headrace.tune.goals import kind_of
 from headrace.tune.twin import Point
@@ -74,12 +75,12 @@ def twin_words(judging: Judging) -> str:
 
 
 def advice_of(target: Tunable, view: View, conclusion: Conclusion) -> Advice | None:
-    """The twin's best, where no run is to prove it, or none was made."""
+    """The twin's best, where no run is to prove it, or none was made: what has run speaks for itself."""
     if conclusion.contender is not None:
         return None
-    ranking = explore(view.problem, conclusion.pace)
+    ranking = explore(view.problem, conclusion.pace, is_out=view.is_out)
     best = ranking.best
-    if best is None or not best.overrides or ranking.start is None:
+    if best is None or not best.overrides or ranking.start is None or runs_of(view.runs, best.overrides):
         return None
     both = [Point(each, best.load, conclusion.pace) for each in (START, best.overrides)]
     now, then = view.problem.twin(both)

@@ -10,12 +10,13 @@ are corrected by what the runs were off by on average.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log
 
 from headrace.core.cost import Pace
 from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
-from headrace.core.trial import Purpose, Run
+from headrace.core.trial import NoResult, Purpose, Run
 from headrace.tune.evidence import (
     LARGEST_RATIO,
     OWN_LOAD,
@@ -69,6 +70,10 @@ class View:
         """The start is believed to carry the highest load that may be tried."""
         return self.seeks_capacity and self.start.height >= self.problem.highest_rung
 
+    def is_out(self, overrides: Overrides) -> bool:
+        """Failed, or suspected to fail for the same reason."""
+        return is_ruled_out(overrides, self.runs, self.problem.space.site.start)
+
     def load_at(self, height: float) -> float:
         """Where a candidate of that height is to be measured."""
         return load_of(round(height)) if self.seeks_capacity else OWN_LOAD
@@ -91,6 +96,10 @@ def view_of(problem: Problem, runs: Sequence[Run]) -> View:
     for pace in series[baseline + 1 :]:
         if pace != last:
             ranking, last = explore(problem, pace, ranking, measured), pace
+    if any(isinstance(run.outcome, NoResult) for run in seen):
+        ranking = explore(
+            problem, last, is_out=partial(is_ruled_out, runs=seen, start=problem.space.site.start)
+        )
     beliefs = _beliefs(problem, seen, ranking, last)
     return View(problem, tuple(runs), last, ranking, beliefs, _start(problem, seen, ranking), seeks)
 

@@ -57,14 +57,12 @@ def _verdict(view: View, proof: Proof | None, untried: Wanted | None) -> Found:
     is_open = untried is not None and untried.purpose is not Purpose.LEVER
     if not is_open and (missed := out_of_reach(view)) is not None:
         return Verdict.UNREACHABLE, missed
-    if proof is None:
-        return _without_contender(view, is_open=is_open)
-    if proof.is_shown and proof.is_settled:
+    if proof is not None and proof.is_shown and proof.is_settled:
         return Verdict.IMPROVED, _improved(view, proof)
     if (factor := drift_of(view)) is not None:
         why = f"late runs of the baseline took {factor:.2f} times as long as early ones, at equal settings"
         return Verdict.DRIFTED, why
-    return _not_shown(proof)
+    return _without_contender(view, is_open=is_open) if proof is None else _not_shown(proof)
 
 
 def _without_contender(view: View, *, is_open: bool) -> Found:
@@ -77,6 +75,9 @@ def _without_contender(view: View, *, is_open: bool) -> Found:
         most = f"{load_of(view.problem.highest_rung):.3g} times the load"
         why = f"the start carries {most} in the twin, and this workload is too short to tell of more"
         return Verdict.NOTHING_BETTER, why
+    if checks and view.beliefs and view.beliefs[0].worth > view.start.height:
+        tried = "the best candidates were run" if checks > 1 else "the best candidate was run"
+        return Verdict.NOTHING_BETTER, f"{tried}, {_many(checks, 'run')}, and none was 5 % better"
     tried = f"nor in {_many(checks, 'run')} of candidates" if checks else "so none was worth a run"
     return Verdict.NOTHING_BETTER, f"no setting was 5 % better in {simulated:,} simulations, {tried}"
 

@@ -7,7 +7,8 @@ hardly grows with load, single runs are a matter of luck.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, log
+from itertools import combinations
+from math import exp, inf, log
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from headrace.core.goal import Goal
 from headrace.core.grade import Grade
 from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult, Purpose, Run
-from headrace.tune.space import KV_BYTES, SEQS, TOKENS, Value
+from headrace.tune.space import CAP, KV_BYTES, SEQS, TOKENS, Value
 from headrace.tune.twin import settings_key
 
 OWN_LOAD = 1.0
@@ -113,17 +114,51 @@ def deviation(runs: Sequence[Run]) -> tuple[float, int] | None:
 
 
 def is_ruled_out(overrides: Overrides, runs: Iterable[Run], start: Mapping[str, Value]) -> bool:
-    """Whether the server failed under these settings, or may fail for the same want of memory.
+    """Whether the server failed under these settings, or may fail for the same reason.
 
-    A failure does not say which of the raised levers was too much, so each of them may go no further than
-    halfway (geometrically) from the start to where it failed.
+    A failure does not say which lever was too much. What takes memory may go no further than halfway
+    (geometrically) from the start to where it failed. Of any levers, what two settings that failed have in
+    common, and none that gave a result, is taken for the reason.
     """
+    made = [run for run in runs if run.overrides and run.purpose is not Purpose.LEVER]
+    failed = [
+        (run.overrides, _moves(run.overrides, start)) for run in made if isinstance(run.outcome, NoResult)
+    ]
+    if not failed:
+        return False
     full = {**start, **overrides}
-    return any(
-        isinstance(run.outcome, NoResult) and run.overrides and _may_fail_too(full, run.overrides, start)
-        for run in runs
-        if run.purpose is not Purpose.LEVER
-    )
+    if any(_may_fail_too(full, each, start) for each in _unexplained(failed)):
+        return True
+    worked = [_moves(run.overrides, start) for run in made if isinstance(run.outcome, Grade)]
+    ours = _moves(overrides, start)
+    return any(reason <= ours and not any(reason <= each for each in worked) for reason in _reasons(failed))
+
+
+Moves = set[tuple[str, Value]]
+
+
+def _unexplained(failed: Sequence[tuple[Overrides, Moves]]) -> list[Overrides]:
+    """Without those that move more than another one that failed, too: what that moved was enough."""
+    return [each for each, moves in failed if not any(other < moves for _, other in failed)]
+
+
+def _reasons(failed: Sequence[tuple[Overrides, Moves]]) -> list[Moves]:
+    """What each two different settings that failed have in common."""
+    different = {settings_key(each): moves for each, moves in failed}
+    return [common for one, other in combinations(different.values(), 2) if (common := one & other)]
+
+
+def _moves(overrides: Overrides, start: Mapping[str, Value]) -> Moves:
+    """Each lever that is not as at the start, with whether it is above it; a word is a way of its own."""
+    return {
+        (name, value if isinstance(value, str) else _height(name, value) > _height(name, start.get(name, 0)))
+        for name, value in overrides.items()
+    }
+
+
+def _height(name: str, value: Value) -> float:
+    """A cap of 0 is none."""
+    return inf if name == CAP and value == 0 else float(value)
 
 
 def _may_fail_too(full: Mapping[str, Value], failed: Overrides, start: Mapping[str, Value]) -> bool:

@@ -10,7 +10,7 @@ no move helps. Everything is deterministic, and settings that the twin sees pree
 behind are out, whatever their latency.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf, log
 
@@ -88,14 +88,28 @@ class Ranking:
         return self.candidates[0] if self.candidates else None
 
 
+IsOut = Callable[[Overrides], bool]
+"""Of settings that are not to be looked at, as they crash."""
+
+
+def nothing_is_out(_overrides: Overrides) -> bool:
+    return False
+
+
 def explore(
-    problem: Problem, pace: Pace, warm: Ranking | None = None, also: Sequence[Overrides] = ()
+    problem: Problem,
+    pace: Pace,
+    warm: Ranking | None = None,
+    also: Sequence[Overrides] = (),
+    is_out: IsOut = nothing_is_out,
 ) -> Ranking:
     """`warm`: a ranking under another pace, whose candidates, and `also`, are looked at instead of a grid."""
-    tour = _Tour(problem, pace)
+    tour = _Tour(problem, pace, is_out=is_out)
     if warm is None:
         start = tour.place_start(0)
-        settings, rung = _scout(problem, pace, 0 if start is None or start.rung is None else start.rung + 1)
+        settings, rung = _scout(
+            problem, pace, is_out, 0 if start is None or start.rung is None else start.rung + 1
+        )
     else:
         start = tour.place_start(0 if warm.start is None else warm.start.rung or 0)
         settings = [*also, *(each.overrides for each in warm.candidates)]
@@ -106,9 +120,9 @@ def explore(
     return Ranking(_without_trifles(tour.best(KEPT), alike), start)
 
 
-def _scout(problem: Problem, pace: Pace, rung: int) -> tuple[list[Overrides], int]:
+def _scout(problem: Problem, pace: Pace, is_out: IsOut, rung: int) -> tuple[list[Overrides], int]:
     """The finalists of a coarse grid on a part of the workload, and how far up the best of them came."""
-    scout = _Tour(problem, pace, SCOUTED)
+    scout = _Tour(problem, pace, SCOUTED, is_out)
     scout.place_start(rung)
     scout.race(problem.space.grid(MAIN, COARSE), rung)
     found = scout.best(FINALISTS)
@@ -122,6 +136,7 @@ class _Tour:
     problem: Problem
     pace: Pace
     share: float = WHOLE
+    is_out: IsOut = nothing_is_out
     seen: dict[object, Candidate] = field(default_factory=dict[object, Candidate])
     start: Candidate | None = None
 
@@ -176,6 +191,7 @@ class _Tour:
     def _met(self, settings: Sequence[Overrides], rung: int) -> list[Overrides]:
         """Those that are good enough at a rung; they are noted."""
         found: list[Overrides] = []
+        settings = [each for each in settings if not self.is_out(each)]
         for overrides, grade in zip(settings, self._grades(settings, rung), strict=True):
             candidate = self._candidate(overrides, rung, grade)
             if candidate is None or not self._is_good(candidate.grade):

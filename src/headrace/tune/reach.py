@@ -3,12 +3,14 @@
 View --out_of_reach--> one sentence with the numbers | None
 """
 
-from math import exp, inf
+from dataclasses import replace
+from math import ceil, exp, inf
 
+from headrace.core.goal import Aim
 from headrace.core.grade import Grade
 from headrace.tune.belief import View
 from headrace.tune.evidence import OWN_LOAD, deviation, grades_of, mean_ratio
-from headrace.tune.explore import COARSE, MAIN, START
+from headrace.tune.explore import COARSE, MAIN, START, explore
 from headrace.tune.twin import LOWEST_RUNG, Point, grades, load_of
 
 
@@ -44,12 +46,21 @@ def _within_noise(view: View, grade: Grade) -> str:
 
 
 def _needed(view: View) -> str:
-    """Whether an idle server would meet them tells if more servers help."""
+    """Whether an idle server would meet them tells if more servers help, and how many."""
     settings = [START, *view.problem.space.grid(MAIN, COARSE)]
+    settings = [each for each in settings if not view.is_out(each)]
     points = [Point(each, load_of(LOWEST_RUNG), view.pace) for each in settings]
-    idle = [grade.ratio for grade in grades(view.problem.twin, points) if grade is not None]
-    if min(idle, default=inf) >= 1:
+    best = min((grade.ratio for grade in grades(view.problem.twin, points) if grade is not None), default=inf)
+    if best >= 1:
         return (
-            "in the twin even an idle server misses it: a faster machine or a smaller model would be needed"
+            f"in the twin even an idle server comes to {best:.3g} times the limit: a faster machine or a "
+            "smaller model, by as much, or a wider limit would be needed"
         )
-    return "in the twin an idle server meets it: more replicas, or less load, would be needed"
+    capacity = replace(view.problem, goal=replace(view.problem.goal, aim=Aim.CAPACITY))
+    found = explore(capacity, view.pace, is_out=view.is_out).best
+    if found is None:
+        return "in the twin an idle server meets it: more replicas, or less load, would be needed"
+    return (
+        f"in the twin one server meets it at {found.load:.2g} times the load: more replicas "
+        f"({ceil(OWN_LOAD / found.load)} for this load), or less load, would be needed"
+    )

@@ -4,7 +4,8 @@ View --predictions--> [Predicted, ...]        View --drift_of--> factor | None
 """
 
 from collections.abc import Sequence
-from math import exp
+from itertools import pairwise
+from math import exp, log
 
 from headrace.core.conclusion import Predicted
 from headrace.core.grade import Grade
@@ -16,6 +17,8 @@ from headrace.tune.twin import Point
 
 DRIFT = 1.25
 """Factor between early and late runs of the baseline from which the machine is said to have drifted."""
+SOON = 1
+"""Runs between two of the baseline that are taken to be made on the same machine."""
 ASSUMED_DEVIATION = 0.1
 """Of two runs' logarithms, where none was repeated."""
 SIGMAS = 2.0
@@ -42,18 +45,28 @@ def predictions(view: View) -> tuple[Predicted, ...]:
 
 
 def drift_of(view: View) -> float | None:
-    """How many times as long the baseline's later runs took as its earlier ones, where that is drift.
+    """How many times as long the baseline's later runs took as its earlier ones, where that is drift: a
+    factor of `DRIFT`, and more than runs soon after each other differ by.
 
     Each run is set against the twin's account of the same load, so that load is not taken for drift.
     """
-    runs = [run for run in view.runs if not run.overrides]
-    pairs = zip(runs, _said(view, runs), strict=True)
-    offs = [off for run, said in pairs if (off := _off(run.outcome, said)) is not None]
+    places = [at for at, run in enumerate(view.runs) if not run.overrides]
+    runs = [view.runs[at] for at in places]
+    pairs = zip(places, runs, _said(view, runs), strict=True)
+    offs = [(at, off) for at, run, said in pairs if (off := _off(run.outcome, said)) is not None]
     if len(offs) < 3:
         return None
     half = len(offs) // 2
-    factor = exp(_mean(offs[-half:]) - _mean(offs[:half]))
-    return factor if max(factor, 1 / factor) > DRIFT else None
+    values = [off for _, off in offs]
+    shift = _mean(values[-half:]) - _mean(values[:half])
+    noise = SIGMAS * _soon_after(offs) * (2 / half) ** 0.5
+    return exp(shift) if abs(shift) > max(log(DRIFT), noise) else None
+
+
+def _soon_after(offs: Sequence[tuple[int, float]]) -> float:
+    """Deviation of runs with at most `SOON` others between them, which hardly drift; 0 without any."""
+    squares = [(later - off) ** 2 for (at, off), (then, later) in pairwise(offs) if then - at <= SOON + 1]
+    return (_mean(squares) / 2) ** 0.5 if squares else 0.0
 
 
 def _said(view: View, runs: Sequence[Run]) -> list[Grade | NoResult]:

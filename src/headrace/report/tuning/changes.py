@@ -14,7 +14,7 @@ from headrace.core.trial import NoResult
 from headrace.report.bill import WORDS
 from headrace.report.tuning.figures import Bills, Compared, Row
 from headrace.report.tuning.tuning import Tuning
-from headrace.report.tuning.words import of_class, time_words, value_words, who
+from headrace.report.tuning.words import many, of_class, time_words, value_words, who
 from headrace.report.units import seconds
 
 NOTICEABLE = 0.05
@@ -164,10 +164,18 @@ def stays_because(tuning: Tuning, bills: Bills | None) -> str:
         said.append(
             f"{share:.0%} of what slow {who(bills.request_class).lower()} wait for is '{WORDS[most].what}'."
         )
-    others = [other for curve in _curves(tuning) if (other := _best_other(curve))]
+    others = [other for curve in _curves(tuning) if (other := _crashed(tuning, curve) or _best_other(curve))]
     if others:
         said.append(f"The best other values in the twin: {'; '.join(others)}.")
     return " ".join(said)
+
+
+def _crashed(tuning: Tuning, curve: Curve) -> str:
+    """Of a lever of which no other value gave a result on the server: the twin has nothing to say of it."""
+    moved = [run.outcome for run in tuning.runs if curve.lever in run.overrides]
+    if not moved or not all(isinstance(outcome, NoResult) for outcome in moved):
+        return ""
+    return f"{curve.lever}, no result in {many(len(moved), 'run')} with another value"
 
 
 def _best_other(curve: Curve) -> str:

@@ -108,9 +108,24 @@ def _nothing_better(tuning: Tuning, worst: Row | None) -> Headline:
     if causes and len(causes) == len(tried):
         return Headline(
             "NOTHING BETTER",
-            f"{keep}. None of {many(len(tried), 'run')} under other settings gave a result: {causes[0]}.",
+            f"{keep}. None of {many(len(tried), 'run')} under other settings gave a result: "
+            f"{causes[0]}.{_carries_less(tuning)}",
         )
-    return Headline(WORD[found.verdict], f"{keep}. The reason: {found.why}.")
+    word = "NOTHING BETTER" if _misses(tuning, worst) else WORD[found.verdict]
+    return Headline(word, f"{keep}. The reason: {found.why}.{_carries_less(tuning)}")
+
+
+def _carries_less(tuning: Tuning) -> str:
+    """Of a capacity below the workload's own load: what that takes instead of other settings."""
+    found = tuning.conclusion
+    carried = None if found is None or not tuning.goal.seeks_capacity else start_carries(found)
+    if carried is None or carried >= 1:
+        return ""
+    servers = Bracket(carried, None).replicas()
+    return (
+        f" They carry {load_words(tuning, carried)} of {load_words(tuning, 1.0)} in the twin, so this load "
+        f"takes {servers} servers."
+    )
 
 
 def _improved(tuning: Tuning, sides: Compared, before: Side) -> str:
@@ -231,8 +246,14 @@ def _at(tuning: Tuning, worst: Row | None) -> str:
     if worst is None or worst.before is None or worst.objective is None:
         return ""
     said = f"{worst.label} of {who(worst.request_class).lower()} is {time_words(worst.before.value)}"
-    is_missed = worst.before.value >= worst.objective.limit_s and not tuning.goal.is_relative
-    return f" ({said}, which misses its limit)" if is_missed else f" ({said})"
+    return f" ({said}, which misses its limit)" if _misses(tuning, worst) else f" ({said})"
+
+
+def _misses(tuning: Tuning, worst: Row | None) -> bool:
+    """Whether the start misses a limit that somebody set."""
+    if worst is None or worst.before is None or worst.objective is None or tuning.goal.is_relative:
+        return False
+    return worst.before.value >= worst.objective.limit_s
 
 
 def _so_far(worst: Row | None) -> str:

@@ -205,7 +205,7 @@ def _answer(tuning: Tuning, sides: Compared) -> Iterator[str]:
         yield _labelled(word, "; ".join(_from_to(change) for change in changes))
         why = (changes[0].does, undone_words(changes), why_of(sides.main_bill))
         yield _labelled("Why", " ".join(filter(None, why)))
-    if found.verdict is Verdict.UNREACHABLE and sides.after is not None:
+    if found.verdict is Verdict.UNREACHABLE and sides.after is not None and not changes:
         yield _labelled("Nearest", named_words(sides.after.overrides))
     if found.verdict is Verdict.NOTHING_BETTER and (why := stays_because(tuning, sides.main_bill)):
         yield _labelled("Why", why)
@@ -237,18 +237,18 @@ def _remarks(tuning: Tuning, before: Side | None) -> Iterator[str]:
 def _commands(tuning: Tuning) -> Iterator[str]:
     server, found = tuning.server, tuning.conclusion
     advice = tuning.advice
-    if advice is not None and (found is None or found.verdict is not Verdict.IMPROVED):
-        yield "Not proven, the best in the twin:"
-        yield _command(advice.command)
-    elif found is not None and found.recommended:
+    if found is not None and found.recommended:
         yield "Command line:" if server.restarts else "Start it like this; it was left as it is:"
         yield _command(server.recommended)
         for heading, command in server.also:
             yield f"{heading}:"
             yield _command(command)
-    else:
+    elif server.restarts or advice is None:
         yield "Command line, unchanged:"
         yield _command(server.command)
+    if advice is not None and (found is None or found.verdict is not Verdict.IMPROVED):
+        yield "Not proven, the best in the twin:"
+        yield _command(advice.command)
     is_open = tuning.is_interrupted or (found is not None and found.verdict is Verdict.INCONCLUSIVE)
     if is_open and server.restarts and tuning.resume:
         yield "To go on from here, with nothing measured twice:"
