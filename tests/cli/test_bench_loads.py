@@ -281,7 +281,7 @@ def test_prompts_have_exactly_the_tokens_of_a_trace_by_the_servers_own_count(tmp
     assert [each.prompt_tokens for each in run.results[:7]] == wanted
     assert [each.asked_prompt_tokens for each in run.timelines[:7]] == wanted
     assert run.results[7].prompt_tokens > 2
-    assert "1 prompts lengthened" in run.workload
+    assert "1 prompt lengthened" in run.workload
     assert "prompts have exactly the tokens asked for" in " ".join(result.stdout.split())
     assert said(result)["prompts_exact"] > 0
     assert said(result)["prompts_counted_otherwise"] == 0

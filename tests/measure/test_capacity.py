@@ -162,3 +162,14 @@ def test_a_client_that_is_disturbed_when_an_end_is_tried_again_has_proven_nothin
         return Probe(rate, verdict, True, "", is_valid=not is_again)
 
     assert find(disturbed, 1.0).found is Found.CLIENT_LIMIT
+
+
+@given(st.floats(0.05, 200), st.floats(0.5, 2.0))
+def test_no_search_is_over_before_the_runs_that_are_left_at_least(edge: float, start: float) -> None:
+    told = list[int]()
+    find(server(edge), start, told.append)
+    left = list(range(len(told), 0, -1))  # each rate is one run here, as none is undecided
+
+    assert all(at_least <= were for at_least, were in zip(told, left, strict=True))
+    assert told[-1] == 1
+    assert told[0] > 1

@@ -320,6 +320,8 @@ def test_a_hundred_requests_at_once_all_get_their_connection() -> None:
         ("https://h/gateway/v1/", "https://h/gateway"),
         ("http://h:1/v1/chat/completions", "http://h:1"),
         ("[::1]:8000", "http://[::1]:8000"),
+        ("8000", "http://localhost:8000"),
+        (":8000", "http://localhost:8000"),
     ],
 )
 def test_an_address_may_be_given_as_people_give_it(text: str, url: str) -> None:
@@ -328,7 +330,19 @@ def test_an_address_may_be_given_as_people_give_it(text: str, url: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "ftp://h", "http://", "http://h:port", "http://h:99999", "h o st", "http://me:pw@h", "http://h?x=1"],
+    [
+        "",
+        "ftp://h",
+        "http://",
+        "http://h:port",
+        "http://h:99999",
+        "70000",
+        "http:/h:1",
+        "https:h",
+        "h o st",
+        "http://me:pw@h",
+        "http://h?x=1",
+    ],
 )
 def test_an_address_that_is_none_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadInput) as caught:

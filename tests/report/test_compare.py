@@ -87,7 +87,7 @@ def test_a_server_that_answered_nothing_of_a_class_is_worse() -> None:
     comparison = found_of([(a, b)] * 3)
 
     assert comparison.is_worse
-    assert "Not compared: long, of which B answered none of its 1 requests in pair 1." in " ".join(
+    assert "Not compared: long, of which B answered none of 1 request in pair 1." in " ".join(
         shown(comparison)
     )
     assert "B answered none" in compare_page(comparison)

@@ -12,6 +12,7 @@ from headrace.core.measurement import Measurement
 from headrace.core.objective import parse_objectives
 from headrace.measure.capacity import Capacity, Found, Probe
 from headrace.measure.goodput import Verdict
+from headrace.report.capacity import headline
 from headrace.report.capacity_page import capacity_page
 from headrace.report.charts import MOST_TICKS, cumulative_chart, from_nothing
 from headrace.report.run_page import run_page, write_page
@@ -65,6 +66,21 @@ def test_the_knee_is_drawn_of_what_met_and_what_missed() -> None:
     assert "<strong>CAPACITY</strong><p>Between 1 and 2 requests a second." in html
     assert "met at 1 /s in one run alone" in html
     assert "against requests a second" in html
+
+
+def test_a_search_that_could_not_tell_says_which_duration_would_do() -> None:
+    short = (
+        Probe(1.0, Verdict.UNDECIDED, None, "of 11 requests", would_do_s=490.0),
+        Probe(2.0, Verdict.UNDECIDED, None, "of 22 requests", would_do_s=250.0),
+        Probe(4.0, Verdict.MISSED, None, "slow"),
+    )
+    near = (Probe(1.0, Verdict.MET, True, ""), Probe(2.0, Verdict.UNDECIDED, True, ""), short[2])
+
+    assert headline(Capacity(Found.UNDECIDED, None, 4.0, short)) == (
+        "UNDECIDED below 4 requests a second: runs had too few requests. --duration 250s would do at the "
+        "highest of these rates, 490s at the lowest."
+    )
+    assert headline(Capacity(Found.UNDECIDED, 1.0, 4.0, near)).endswith("can tell more. Raise --duration.")
 
 
 def test_a_page_that_cannot_be_written_is_no_traceback(tmp_path: Path) -> None:

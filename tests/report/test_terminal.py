@@ -11,7 +11,7 @@ from headrace.core.exchange import Arrival, Ask
 from headrace.core.measurement import Measurement
 from headrace.core.timeline import FailureKind, Timeline
 from headrace.report.as_json import measurement_json
-from headrace.report.progress import Progress
+from headrace.report.progress import Progress, Stage
 from headrace.report.terminal import print_measurement
 from tests.measure.samples import failure, measurement, measurements, timeline
 
@@ -78,7 +78,7 @@ def test_answers_that_ended_early_and_cached_prompts_are_pointed_out() -> None:
 
     shown = printed(measurement(early))
 
-    assert "1 answers ended before the length asked for" in shown
+    assert "1 answer ended before the length asked for" in shown
     assert "80% of the prompt tokens came from the server's prefix cache" in shown
 
 
@@ -165,6 +165,25 @@ def test_the_view_of_a_terminal_fits_into_80_columns_and_has_the_last_failure() 
     assert all(len(line) <= 80 for line in lines)
     assert "1 failed, the last: no" in lines[-1]
     assert any("TTFT P50 250 ms" in line for line in lines)
+
+
+def test_a_run_of_several_says_which_it_is_and_how_long_all_take_still() -> None:
+    now = [0.0]
+    console = Console(file=io.StringIO())
+    progress = Progress(console, 3, 60.0, clock=lambda: now[0], stage=Stage("pair 2 of 5, B", 480.0))
+    open_end = Progress(console, 3, 60.0, clock=lambda: now[0], stage=Stage("run 1", 60.0, is_least=True))
+
+    now[0] = 20.0
+    before = progress.line()
+    progress.on_start()
+    open_end.on_start()
+    now[0] = 40.0
+
+    assert before == "pair 2 of 5, B, 20 s: the run has not begun"
+    assert progress.line() == "pair 2 of 5, B, 20 of 60 s: 0 of 3 done, 0 in flight; about 9 min left"
+    assert progress.view().plain.splitlines()[0] == "pair 2 of 5, B; about 9 min left"
+    assert open_end.line().endswith("; at least 2 min left")
+    assert all(len(line) <= 80 for line in progress.view().plain.splitlines())
 
 
 def test_progress_ends_with_its_run() -> None:

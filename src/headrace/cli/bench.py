@@ -83,7 +83,7 @@ def bench(url: str, **options: Unpack[Options]) -> None:
       headrace bench localhost:8000 --find-capacity --slo "ttft 1s, itl 80ms"
       headrace bench localhost:8000 --json | tail -n 1
     """
-    base_url(url)
+    check_address(url)
     _check(options)
     target = target_of(url, options["model"], options)
     wording = shown_wording(target, options["tokenizer"])
@@ -177,6 +177,22 @@ def _check(options: Options) -> None:
                 f"--{name} is of one run, and --find-capacity makes many",
                 "--html and --json have all of them",
             )
+
+
+def check_address(text: str) -> None:
+    """Raises `BadInput` for what is no server's, with the command that takes it."""
+    name = text.strip().lower()
+    if name.endswith((".gguf", ".safetensors")) or Path(text).is_dir():
+        raise BadInput(
+            f"{text} is a model, and no address of a server",
+            f"serve it first (headrace serve {text}), then give its address, as localhost:8000",
+        )
+    if name.endswith((".jsonl", ".csv", ".json")) or Path(text).is_file():
+        raise BadInput(
+            f"{text} is a file, and no address of a server",
+            f"to replay it: HOST:PORT --trace {text}; to look into it: headrace workload describe {text}",
+        )
+    base_url(text)
 
 
 def check_writable(option: str, path: Path | None) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from headrace.cli.bench import (
     EXIT_INVALID,
+    check_address,
     check_writable,
     measure_shown,
     plain_console,
@@ -28,7 +29,6 @@ from headrace.core.measurement import ALL, Measurement
 from headrace.measure import record
 from headrace.measure.compare import order
 from headrace.measure.summary import summarise
-from headrace.net.client import base_url
 from headrace.report.compare import Comparison, found_of, print_comparison
 from headrace.report.compare_files import comparison_json, write_comparison
 from headrace.report.compare_page import compare_page
@@ -98,7 +98,7 @@ def compare(a: str, b: str, **options: Unpack[Options]) -> None:
       headrace compare localhost:8000 localhost:8000 --duration 30s
     """
     for address in (a, b):
-        base_url(address)
+        check_address(address)
     check_load(options)
     for name in ("csv", "html"):
         check_writable(f"--{name}", options[name])

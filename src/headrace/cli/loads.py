@@ -15,6 +15,7 @@ from headrace.core.measurement import Load
 from headrace.core.objective import Objectives
 from headrace.measure.sources import Closed, Timetable
 from headrace.measure.synthetic import Lengths, asks, due_times
+from headrace.report.units import many
 from headrace.workload.alone import alone_of, shared_share
 from headrace.workload.arrivals import Regularity
 from headrace.workload.asks import MOST_PROMPT_TOKENS
@@ -91,7 +92,7 @@ def usual_rate(options: LoadOptions) -> float:
     if options["trace"] is not None:
         requests = _rows(options, options["trace"])
         if len(requests) < 2 or requests[-1].due_at <= 0:
-            raise BadInput(f"{options['trace']}: {len(requests)} requests have no rate")
+            raise BadInput(f"{options['trace']}: {many(len(requests), 'request')} alone: that is no rate")
         return options["scale"] * len(requests) / requests[-1].due_at
     return options["rate"] or options["short_rps"] + options["long_rps"]
 
@@ -236,7 +237,7 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, wording: Wording) -> 
         raise BadInput(f"--warm-up {warm_up_s:g}s leaves nothing of what is due within {lasts_s:g} s")
     sent = wording.of_trace(requests, seed)
     longest_prompt, longest_answer = options["longest_prompt"], options["longest_answer"]
-    said = [f"{len(requests):,} requests of {path.name}", f"at {options['scale']:g} times its rate"]
+    said = [f"{many(len(requests), 'request')} of {path.name}", f"at {options['scale']:g} times its rate"]
     if options["length_scale"] != 1:
         said.append(f"{options['length_scale']:g} times its lengths")
     said += [
@@ -247,7 +248,7 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, wording: Wording) -> 
     if (share := shared_share(requests)) > 0:
         said.append(f"{share:.0%} of prompt tokens shared")
     if sent.lengthened:
-        said.append(f"{sent.lengthened:,} prompts lengthened to the shortest there are")
+        said.append(f"{many(sent.lengthened, 'prompt')} lengthened to the shortest there are")
     alone = wording.of_trace(alone_of(requests, options["alone"]), seed + ALONE_SEED)
     return Planned(
         _timetable(sent.arrivals),

@@ -10,6 +10,7 @@ from typing import Any, TypedDict, TypeVar
 import click
 
 from headrace.cli.quantity import SECONDS, Duration
+from headrace.report.units import many
 from headrace.workload.features import LONG_PROMPT_TOKENS, TOKEN_S
 from headrace.workload.forms import TraceFormat
 from headrace.workload.readers import TraceStream, open_trace
@@ -145,4 +146,4 @@ class Progress:
         self._next_line_at = now + SILENT_S
         stream = self._stream
         share = f", {stream.bytes_read / stream.total_bytes:.0%}" if stream and stream.total_bytes else ""
-        click.echo(f"{count:,} requests {self._what}{share}", err=True)
+        click.echo(f"{many(count, 'request')} {self._what}{share}", err=True)

@@ -10,7 +10,7 @@ from headrace.cli.reading import Progress
 from headrace.core.errors import BadInput
 from headrace.executor.models import locate
 from headrace.executor.tokenizer import OpenVinoTokenizer
-from headrace.report.units import seconds
+from headrace.report.units import many, seconds
 from headrace.workload.forms import LOGS, TraceFormat
 from headrace.workload.own_form import write_workload
 from headrace.workload.prefix_names import BLOCK_TOKENS, SALT_BYTES, PrefixNames
@@ -96,9 +96,11 @@ def record(logs: tuple[Path, ...], **options: Unpack[Options]) -> None:
 
 def _say(output: Path, recorded: Recorded) -> None:
     requests = recorded.requests
-    click.echo(f"{output}: {len(requests):,} requests over {seconds(requests[-1].due_at)}, no text", err=True)
+    click.echo(
+        f"{output}: {many(len(requests), 'request')} over {seconds(requests[-1].due_at)}, no text", err=True
+    )
     if recorded.left_out:
-        click.echo(f"{recorded.left_out:,} lines have no answer: left out", err=True)
+        click.echo(f"left out, as they have no answer: {many(recorded.left_out, 'line')}", err=True)
 
 
 def _salt(path: Path | None) -> bytes:

@@ -3,6 +3,8 @@
 A test finds one that names no option of ours.
 """
 
+import re
+
 import click
 
 from headrace.cli.sections import SectionedCommand
@@ -35,6 +37,9 @@ INSTEAD = {
 }
 
 
+_EXTRA_PORT = re.compile(r"unexpected extra argument \((\d+)\)")
+
+
 class LoadCommand(SectionedCommand):
     """A command that sends a load, and knows what those who come from vLLM's call it."""
 
@@ -44,5 +49,10 @@ class LoadCommand(SectionedCommand):
         except click.NoSuchOption as error:
             if instead := INSTEAD.get(error.option_name.replace("_", "-")):
                 message = f"{error.option_name} is a flag of `vllm bench serve`, and not here: {instead}"
+                raise click.UsageError(message, ctx) from error
+            raise
+        except click.UsageError as error:
+            if (port := _EXTRA_PORT.search(error.message)) is not None:
+                message = f"{error.message}: a server's address is one word, as localhost:{port[1]}"
                 raise click.UsageError(message, ctx) from error
             raise

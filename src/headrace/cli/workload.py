@@ -21,6 +21,7 @@ from headrace.cli.sections import SectionedCommand
 from headrace.cli.workload_diff import diff_command
 from headrace.cli.workload_making import convert_command, generate_command, slice_command
 from headrace.core.errors import BadInput
+from headrace.report.units import many
 from headrace.report.workload import COLUMNS, features_json, print_features, print_outline, ticking
 from headrace.report.workload_page import workload_page
 from headrace.workload.columns import collect
@@ -100,7 +101,7 @@ def describe_command(file: Path, **options: Unpack[DescribeOptions]) -> None:
 
 def _said(stream: TraceStream, features: Features) -> str:
     made_of = f" ({stream.about.made_of})" if stream.about.made_of else ""
-    return f"{stream.trace_format.value}, {features.requests:,} requests{made_of}"
+    return f"{stream.trace_format.value}, {many(features.requests, 'request')}{made_of}"
 
 
 def _write(path: Path, text: str) -> None:

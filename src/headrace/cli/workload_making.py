@@ -13,7 +13,7 @@ from headrace.cli.quantity import Duration, token_range
 from headrace.cli.reading import PART, READING, Progress, ReadingOptions, opened, part_of, reading_options
 from headrace.cli.sections import SectionedCommand
 from headrace.core.errors import BadInput
-from headrace.report.units import seconds
+from headrace.report.units import many, seconds
 from headrace.workload.arrivals import Regularity
 from headrace.workload.columns import ROWS_A_REPORT
 from headrace.workload.example import EXAMPLE
@@ -232,7 +232,7 @@ def _rewrite(file: Path, options: RewriteOptions) -> None:
     if count < (options["first"] or 0):
         click.echo(f"{file}: there were only {count:,} of the {options['first']:,} asked for", err=True)
     if stream.left_out:
-        click.echo(f"{stream.left_out:,} rows ask for no output, or failed: left out", err=True)
+        click.echo(f"left out, as they ask for no output or failed: {many(stream.left_out, 'row')}", err=True)
 
 
 def _changed(requests: Iterator[TraceRequest], options: RewriteOptions) -> Iterator[TraceRequest]:
@@ -283,5 +283,5 @@ def write(output: Path, about: About, requests: Iterable[TraceRequest]) -> int:
         sys.stdout.buffer.writelines(workload_lines(about, counted()))
         return count
     write_workload(output, about, counted())
-    click.echo(f"{output}: {count:,} requests over {seconds(last_s)}", err=True)
+    click.echo(f"{output}: {many(count, 'request')} over {seconds(last_s)}", err=True)
     return count

@@ -17,6 +17,7 @@ which may have been luck: so it counts as found only once `PROOFS` further runs 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import ceil, log, log2
 
 from headrace.measure.goodput import Verdict
 
@@ -44,6 +45,8 @@ class Probe:
     """Of all classes together, for a picture."""
     is_valid: bool = True
     """False where the client was the bottleneck: then the rate says nothing of the server."""
+    would_do_s: float | None = None
+    """A run of so long would have had enough requests to tell; None where it had, or where nobody knows."""
 
 
 class Found(StrEnum):
@@ -148,11 +151,13 @@ def _last_of(verdict: Verdict, rates: list[tuple[float, _Rate]]) -> float | None
     return last
 
 
-def find(judge: Judge, start: float) -> Capacity:
-    """`start` is the first rate tried."""
+def find(judge: Judge, start: float, on_next: Callable[[int], None] | None = None) -> Capacity:
+    """`start` is the first rate tried. Before each, `on_next` is told how many runs are left at least."""
     search = _Search(judge)
     rate: float | None = start
     while rate is not None and not search.is_clients_limit and len(search.probes) < MOST_PROBES:
+        if on_next is not None:
+            on_next(_fewest_left(search))
         search.probe(rate)
         rate = _next(search, start)
     return Capacity(_ended(search), search.met, search.missed, tuple(search.probes))
@@ -187,6 +192,23 @@ def _between(search: _Search, met: float, missed: float) -> float | None:
         if high / low > NEAR:
             return (low * high) ** 0.5
     return None
+
+
+def _fewest_left(search: _Search) -> int:
+    """If each run tells at once and moves an end: halvings down to `NEAR`, and the ends once more."""
+    met, missed = search.met, search.missed
+    if met is None or missed is None:
+        sides = 1 if search.rates else 2
+        return sides + _halvings(2.0) + 2 * PROOFS
+    tried = sorted(rate for rate in search.rates if met <= rate <= missed)
+    halvings = min(filter(None, (_halvings(b / a) for a, b in (tried[:2], tried[-2:]))), default=0)
+    unproven = sum(not search.is_proven(end) for end in (met, missed))
+    return halvings + (max(PROOFS, unproven) if halvings else unproven)
+
+
+def _halvings(times: float) -> int:
+    """Of a gap between two rates, until they are near."""
+    return ceil(log2(log(times) / log(NEAR))) if times > NEAR else 0
 
 
 def _ended(search: _Search) -> Found:

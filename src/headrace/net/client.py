@@ -32,6 +32,8 @@ from headrace.net.transcript import StreamBroke, Transcript, shorten
 
 DEFAULT_TIMEOUT_S = 120.0
 
+_PORT_ALONE = re.compile(r":?\d+")
+_HALF_A_SCHEME = re.compile(r"https?:/?[^/\d]", re.IGNORECASE)
 _API_PATH = re.compile(r"/v1(/models|/completions|/chat/completions)?/*$")
 _MOST_ERROR_BYTES = 16_384
 MOST_BYTES, MOST_BYTES_A_TOKEN = 1 << 22, 1 << 14
@@ -179,8 +181,9 @@ def _other_port(address: str) -> str:
     parts = urlsplit(address)
     if parts.port is not None:
         return ""
-    port = 443 if parts.scheme == "https" else 80
-    return f"that is port {port}, as none was given; most servers need one, as {parts.hostname}:8000. "
+    port, name = 443 if parts.scheme == "https" else 80, parts.hostname or ""
+    model = "" if "." in name or name == "localhost" else f"a model is served first: headrace serve {name}. "
+    return f"that is port {port}, as none was given; most servers need one, as {name}:8000. {model}"
 
 
 async def server_version(url: str, *, timeout_s: float = 2.0, api_key: str | None = None) -> str | None:
@@ -193,9 +196,16 @@ async def server_version(url: str, *, timeout_s: float = 2.0, api_key: str | Non
 
 
 def base_url(text: str) -> str:
-    """`host:port`, with or without scheme and path of the API, as `scheme://host:port`. Raises `BadInput`."""
+    """`host:port`, with or without scheme and path of the API, as `scheme://host:port`. A port alone is one
+    of this machine. Raises `BadInput`.
+    """
     hint = "give it as http://HOST:PORT"
-    whole = text.strip() if "://" in text else f"http://{text.strip()}"
+    said = text.strip()
+    if _PORT_ALONE.fullmatch(said):  # one of this machine, and no host of the name 8000
+        said = f"localhost:{said.lstrip(':')}"
+    if _HALF_A_SCHEME.match(said):
+        raise BadInput(f"{text!r} is no address of a server", "a scheme ends with ://, as http://HOST:PORT")
+    whole = said if "://" in said else f"http://{said}"
     try:
         parts = urlsplit(whole)
         host, _ = parts.hostname, parts.port

@@ -1,5 +1,7 @@
 """What a search for the highest rate found, for a person."""
 
+from math import inf
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -43,8 +45,23 @@ def headline(capacity: Capacity) -> str:
     if capacity.found is Found.FOUND:
         return f"CAPACITY: {_between(capacity)}."
     if capacity.found is Found.UNDECIDED:
-        return f"UNDECIDED {_between(capacity)}: longer runs can tell more. Raise --duration."
+        return f"UNDECIDED {_between(capacity)}: {_longer(capacity)}."
     return _ENDED[capacity.found]
+
+
+def _longer(capacity: Capacity) -> str:
+    """What would tell more: a length that is known to do where requests were too few."""
+    low, high = capacity.met or 0.0, capacity.missed or inf
+    would_do_s = [
+        probe.would_do_s
+        for probe in capacity.probes
+        if probe.would_do_s is not None and low <= probe.rate <= high
+    ]
+    if not would_do_s:
+        return "longer runs can tell more. Raise --duration"
+    shortest, longest = min(would_do_s), max(would_do_s)
+    lowest = f" at the highest of these rates, {longest:.0f}s at the lowest" if longest > shortest else ""
+    return f"runs had too few requests. --duration {shortest:.0f}s would do{lowest}"
 
 
 def _between(capacity: Capacity) -> str:

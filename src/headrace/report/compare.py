@@ -133,7 +133,7 @@ def _surest(comparison: Comparison, verdict: Verdict) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     """What a reader of the table should know before acting on it."""
     for each in comparison.left_out:
-        due = f"none of its {each.requests} requests" if each.requests else "nothing, as nothing was due,"
+        due = f"none of {many(each.requests, 'request')}" if each.requests else "nothing, as nothing was due,"
         name = "requests" if each.request_class == ALL else each.request_class
         yield f"Not compared: {name}, of which {each.side} answered {due} in pair {each.pair}."
     found = comparison.found

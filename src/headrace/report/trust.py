@@ -17,7 +17,7 @@ from headrace.measure.queueing import queue_shares
 from headrace.measure.server_metrics import Quantity, growth, told
 from headrace.measure.steady import steadiness
 from headrace.measure.validity import Check, check
-from headrace.report.units import seconds
+from headrace.report.units import many, seconds
 
 _STYLE = {Verdict.MET: "green", Verdict.MISSED: "red", Verdict.UNDECIDED: "yellow"}
 USAGE_MAY_DIFFER = 0.02
@@ -44,8 +44,9 @@ def delivery_notes(measurement: Measurement) -> Iterator[str]:
             f"The client used {share:.1%} of a processor and looked {seconds(client.late_p99_s)} late at P99."
         )
     if client is not None and client.connections is not None:
-        again = f" {client.sent_again} found theirs closed and were sent again." if client.sent_again else ""
-        yield f"{client.connections:,} connections for {len(measurement.results):,} requests.{again}"
+        again = f" Sent again, as theirs was closed: {client.sent_again:,}." if client.sent_again else ""
+        requests = many(len(measurement.results), "request")
+        yield f"{many(client.connections, 'connection')} for {requests}.{again}"
 
 
 def usage_notes(measurement: Measurement) -> Iterator[str]:
@@ -55,13 +56,13 @@ def usage_notes(measurement: Measurement) -> Iterator[str]:
         each.usage_tokens is not None and each.usage_tokens != len(each.token_at) for each in timelines
     )
     if wrong:
-        yield f"In {wrong} answers the server's usage is not what was sent; what came was counted."
+        yield f"In {many(wrong, 'answer')} the server's usage is not what was sent; what came was counted."
     joined = sum(0 < each.token_events < len(each.token_at) for each in timelines)
     if joined:
         share = sum(e.token_events for e in timelines) / sum(len(e.token_at) for e in timelines)
         yield (
-            f"{joined} answers had events with several tokens ({1 / share:.2f} tokens an event): tokens of "
-            "one event share its instant."
+            f"{many(joined, 'answer')} had events with several tokens ({1 / share:.2f} tokens an event): "
+            "tokens of one event share its instant."
         )
     exact = [each for each in timelines if each.asked_prompt_tokens and each.usage_tokens is not None]
     other = [each for each in exact if each.prompt_tokens != each.asked_prompt_tokens]
@@ -72,12 +73,13 @@ def usage_notes(measurement: Measurement) -> Iterator[str]:
             f"its tokenizer, by {more:+.1f} tokens in the mean."
         )
     elif exact:
-        yield f"By the server's count all {len(exact)} prompts have exactly the tokens asked for."
+        each_has = f"all {len(exact):,} prompts have" if len(exact) > 1 else "the one prompt has"
+        yield f"By the server's count {each_has} exactly the tokens asked for."
     short = sum(each.is_short for each in timelines)
     if short:
         yield (
-            f"{short} answers ended before the length asked for (the server does not know ignore_eos): "
-            "other runs may answer longer."
+            f"{many(short, 'answer')} ended before the length asked for (the server does not know "
+            "ignore_eos): other runs may answer longer."
         )
 
 
@@ -115,7 +117,7 @@ def server_notes(measurement: Measurement) -> Iterator[str]:
         said.append(f"KV cache {max(kv):.0%} full")
     preempted = growth(server, Quantity.PREEMPTIONS)
     if preempted:
-        said.append(f"{preempted:.0f} preemptions or more")
+        said.append(f"{many(round(preempted), 'preemption')} or more")
     if said:
         yield f"By its own metrics, every second: {', '.join(said)}."
     yield from _other_traffic(measurement)

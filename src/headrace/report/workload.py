@@ -9,7 +9,7 @@ from rich.text import Text
 
 from headrace.report.page import Table
 from headrace.report.sparkline import sparkline
-from headrace.report.units import seconds
+from headrace.report.units import many, seconds
 from headrace.workload.features import ClassMix, Features, Groups, Lengths
 from headrace.workload.outline import LengthBar, OverTime
 
@@ -108,7 +108,7 @@ def facts(features: Features) -> list[tuple[str, str]]:
     if features.sessions:
         said.append(("sessions", _sessions(features.sessions, features.waiting_share)))
     if features.left_out:
-        said.append(("left out", f"{features.left_out:,} rows ask for no output, or failed"))
+        said.append(("left out", f"{many(features.left_out, 'row')} for no output, or failed"))
     return said
 
 
@@ -125,8 +125,8 @@ def ticking(features: Features) -> str:
     if features.requests < 2 or timing.instants > TICKING * features.requests:
         return ""
     return (
-        f"Only {timing.instants:,} different instants for {features.requests:,} requests: the clock ticked, "
-        "and the bursts are its own. `workload convert --spread` spreads them."
+        f"Only {many(timing.instants, 'different instant')} for {many(features.requests, 'request')}: the "
+        "clock ticked, and the bursts are its own. `workload convert --spread` spreads them."
     )
 
 

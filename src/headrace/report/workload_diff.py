@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headrace.report.units import many
 from headrace.report.workload import features_json, tokens
 from headrace.workload.features import Features
 from headrace.workload.shifts import Comparison, Shift, Unit
@@ -26,7 +27,7 @@ def print_comparison(comparison: Comparison, names: tuple[str, str], console: Co
     for letter, name, features in zip("AB", names, (comparison.a, comparison.b), strict=True):
         console.print(
             Text(f"{letter}  ", style="bold").append(
-                f"{name}: {features.requests:,} requests", style="not bold"
+                f"{name}: {many(features.requests, 'request')}", style="not bold"
             )
         )
     console.print()
