@@ -176,13 +176,12 @@ def test_without_a_port_it_says_which_was_taken() -> None:
     assert failed.value.hint.startswith("that is port 80, as none was given")
 
 
-def test_a_tokenizer_json_is_refused_with_what_is_taken() -> None:
+def test_a_tokenizer_json_that_is_not_there_is_refused_before_anything_is_sent() -> None:
     with awkward_server(answer_well) as url:
-        result = bench(url, "--tokenizer", "tokenizer.json")
+        result = bench(url, "--tokenizer", "no/tokenizer.json")
 
     assert result.exit_code == 2
-    assert "tokenizer.json: a file of a tokenizer alone cannot be read" in result.stderr
-    assert "`none`: a word is about a token" in result.stderr
+    assert "no/tokenizer.json is not there" in result.stderr
 
 
 def test_without_a_server_it_says_so_and_ends_with_1() -> None:

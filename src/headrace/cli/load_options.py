@@ -137,7 +137,7 @@ _OPTIONS = (
         default=SERVERS,
         show_default=True,
         help=f"Makes prompts of exactly so many tokens: `{SERVERS}` asks its /tokenize, a MODEL is as of "
-        f"`headrace serve`; `{NONE}`: a word is about a token.",
+        f"`headrace serve`, or a tokenizer.json; `{NONE}`: a word is about a token.",
     ),
     click.option("--seed", type=int, help="Same seed, same requests.  [default: a new one, which is shown]"),
     click.option(

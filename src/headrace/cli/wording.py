@@ -13,6 +13,7 @@ from headrace.core.errors import BadInput, TargetFailed
 from headrace.core.exchange import Ask
 from headrace.executor.models import locate
 from headrace.executor.tokenizer import OpenVinoTokenizer
+from headrace.executor.tokenizer_file import names_files, of_files
 from headrace.net.remote_tokenizer import RemoteTokenizer
 from headrace.workload.asks import Sent, arrivals_of, reworded, rewording
 from headrace.workload.texts import ExactTexts
@@ -64,12 +65,8 @@ def wording_of(tokenizer: str, target: Target) -> Wording:
     """Raises `HeadraceError` for a tokenizer that was named and will not do; the server's own need not."""
     if tokenizer == NONE:
         return WORDS
-    if tokenizer.endswith(".json"):
-        raise BadInput(
-            f"--tokenizer {tokenizer}: a file of a tokenizer alone cannot be read, only one with its model",
-            "leave it out where the server has /tokenize; else give a model (ORG/NAME, "
-            "a .gguf file, smollm2), or `none`: a word is about a token",
-        )
+    if tokenizer != SERVERS and names_files(tokenizer):
+        return Wording(find_vocabulary(of_files(tokenizer), f"{tokenizer} with its chat template"))
     if tokenizer != SERVERS:
         return Wording(of_tokenizer(OpenVinoTokenizer(locate(tokenizer))))
     try:
