@@ -2,18 +2,23 @@
 
 import dataclasses
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset13
 
 from headrace.core.errors import BadInput, ModelUnusable
 from headrace.core.ports import Chat, ChatMessage
 from headrace.executor import convert
 from headrace.executor.chat_template import ChatTemplate
 from headrace.executor.models import ModelFiles
-from headrace.executor.tokenizer import OpenVinoTokenizer
+from headrace.executor.tokenizer import LONG_TEXT, OpenVinoTokenizer
+from headrace.executor.tokenizer_graph import graph_of, tokenizers_core
 from tests.executor.prompts import PROMPTS
 
 HELLO = Chat((ChatMessage("user", "Hello"),))
@@ -172,6 +177,43 @@ class TestBuiltIn:
         assert len(again.encode("one two three " * 3000)) >= 9000
         assert again.apply_chat_template(HELLO).endswith("assistant\n")
         assert again.eos_token_id == 2
+
+    def test_a_long_text_has_the_tokens_that_the_library_gives_it(self, tokenizer: OpenVinoTokenizer) -> None:
+        for text in (
+            *(prompt * (1 + 3000 // len(prompt)) for prompt in PROMPTS),
+            "".join(PROMPTS) * 9,
+            "\n" * 9000,
+            "a" * 9000,
+        ):
+            assert len(text) > LONG_TEXT
+            assert tokenizer.encode(text) == tokenizer._encode(text, False)
+            assert tokenizer.encode(text, add_special_tokens=True) == tokenizer._encode(text, True)
+
+    def test_others_go_on_while_a_long_text_is_tokenized(self, tokenizer: OpenVinoTokenizer) -> None:
+        """GenAI keeps Python's lock: a text of 2 MB stopped a whole server for seconds, in any thread."""
+        text, turns = "".join(map(str, range(200_000))), 0
+        tokenizer.encode("a" * 3000)
+        with ThreadPoolExecutor(1) as pool:
+            encoded = pool.submit(tokenizer.encode, text)
+            while not encoded.done():
+                time.sleep(0.001)
+                turns += 1
+        assert turns > 5
+
+    def test_a_graph_that_does_not_do_what_the_library_does_is_left_alone(
+        self, files: ModelFiles, tokenizer: OpenVinoTokenizer, tmp_path: Path
+    ) -> None:
+        def marked(text: str, special: bool) -> list[int]:
+            return [1] * special + tokenizer._encode(text, special)
+
+        assert graph_of(files.folder, tokenizer._encode) is not None
+        assert graph_of(files.folder, marked) is None
+        model = tokenizers_core().read_model(files.folder / "openvino_tokenizer.xml")
+        for node in model.get_ops():
+            if node.get_type_name() == "Minimum":
+                node.input(1).replace_source_output(opset13.constant(np.array(8192, np.int32)).output(0))
+        ov.save_model(model, tmp_path / "openvino_tokenizer.xml", compress_to_fp16=False)
+        assert graph_of(tmp_path, tokenizer._encode) is None, "it would cut long texts"
 
     def test_half_a_character_is_refused(self, tokenizer: OpenVinoTokenizer) -> None:
         with pytest.raises(BadInput, match="half a character at place 1"):

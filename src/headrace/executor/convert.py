@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import openvino_genai
-import openvino_tokenizers
 from openvino import opset13
 
 from headrace.executor.exact_weights import restore
 from headrace.executor.gguf import read_header
+from headrace.executor.tokenizer_graph import NO_LIMIT, tokenizers_core
 
-_NO_LIMIT = np.array(np.iinfo(np.int32).max, dtype=np.int32)
+_NO_LIMIT = np.array(NO_LIMIT, dtype=np.int32)
 
 
 def convert(gguf: Path, folder: Path) -> None:
@@ -45,8 +45,7 @@ def mend_weights(folder: Path, gguf: Path) -> None:
 
 def mend(folder: Path) -> None:
     """Rewrite the tokenizer and the detokenizer without their faults."""
-    core = ov.Core()
-    core.add_extension(str(openvino_tokenizers._ext_path))  # noqa: SLF001 - the library names it nowhere else
+    core = tokenizers_core()
     for name in ("openvino_tokenizer", "openvino_detokenizer"):
         model = core.read_model(folder / f"{name}.xml")
         for node in model.get_ops():

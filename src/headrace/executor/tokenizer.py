@@ -1,6 +1,7 @@
 """The served model's tokenizer and chat template.
 
-OpenVINO GenAI turns text into tokens and back; `chat_template.py` turns conversations into text.
+OpenVINO GenAI turns text into tokens and back, `tokenizer_graph.py` long text; `chat_template.py` turns
+conversations into text.
 """
 
 import re
@@ -17,6 +18,10 @@ from headrace.executor.chat_template import ChatTemplate, last_line
 from headrace.executor.grammars import Grammars, Vocabulary
 from headrace.executor.models import ModelFiles
 from headrace.executor.pieces import Pieces, pieces_of
+from headrace.executor.tokenizer_graph import TokenizerGraph, graph_of
+
+LONG_TEXT = 2000
+"""Characters. For shorter ones GenAI's own way is quicker (275 and 340 µs)."""
 
 _SPACE = "\u2581".encode()
 _BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
@@ -27,6 +32,7 @@ class OpenVinoTokenizer:
 
     def __init__(self, files: ModelFiles) -> None:
         self._lock = threading.Lock()
+        self._folder = files.folder
         try:
             self._tokenizer = openvino_genai.Tokenizer(str(files.folder))
             vocab = self._tokenizer.get_vocab()
@@ -69,9 +75,10 @@ class OpenVinoTokenizer:
             ) from error
         if not text:
             return []
-        with self._lock:
-            encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-            tokens: list[int] = encoded.input_ids.data[0].tolist()
+        if len(text) > LONG_TEXT and self._graph is not None:
+            tokens = self._graph.encode(text)
+        else:
+            tokens = self._encode(text, add_special_tokens)
         if add_special_tokens and self._first_token_id is not None:
             tokens.insert(0, self._first_token_id)
         return tokens
@@ -105,6 +112,16 @@ class OpenVinoTokenizer:
             eos_token_id=self.eos_token_id,
             encode=self.encode,
         )
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        with self._lock:
+            return (
+                self._tokenizer.encode(text, add_special_tokens=add_special_tokens).input_ids.data[0].tolist()
+            )
+
+    @cached_property
+    def _graph(self) -> TokenizerGraph | None:
+        return graph_of(self._folder, self._encode)
 
     @cached_property
     def _pieces(self) -> Pieces | None:
