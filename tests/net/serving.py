@@ -45,7 +45,7 @@ class RunningServer:
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
-        self._thread = threading.Thread(target=self._run, name="server")
+        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
 
     @property
     def url(self) -> str:
@@ -79,7 +79,9 @@ class RunningServer:
 
     def start(self) -> None:
         self.begin()
-        assert self._started.wait(30), "the server did not start"
+        if not self._started.wait(30):
+            self.stop()
+            raise AssertionError("the server did not start within 30 s")
         if self.error is not None:
             raise self.error
 

@@ -145,6 +145,12 @@ def test_the_limit_that_counts_is_named_as_the_client_wrote_it(
     assert "max_tokens" not in message
 
 
+def test_a_field_of_old_is_refused_with_what_took_its_place(server: RunningServer) -> None:
+    for form in ("json", "regex", "choice", "grammar"):
+        answer = post(server.port, CHAT, {"messages": USER, f"guided_{form}": "a"})
+        assert_refused(answer, complaint=f'use structured_outputs, as in {{"{form}": ')
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [

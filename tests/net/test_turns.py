@@ -7,6 +7,7 @@ Each body took 140 to 450 ms of one turn, for a context of 8,192 tokens.
 import asyncio.events
 import gc
 import json
+import threading
 import time
 from collections.abc import Generator
 from dataclasses import replace
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from headrace.executor.scripted import ScriptedTokenizer
 from headrace.net.admission import Bounds
+from headrace.net.generation import MOST_NAMED_AT_ONCE
 from tests.net.http import post
 from tests.net.scripted import SETTINGS, ScriptedRecipe
 from tests.net.serving import RunningServer, running, service
@@ -75,3 +78,28 @@ def test_a_request_that_is_refused_gives_back_the_places_it_had_reserved() -> No
         too_long = {"prompt": [7] * (SETTINGS.max_model_len + 1), "n": 3}
         assert [post(server.port, COMPLETION, too_long).status for _ in range(3)] == [400] * 3
         assert post(server.port, COMPLETION, {"prompt": [7], "n": 4, "max_tokens": 1}).status == 200
+
+
+class Naming(ScriptedTokenizer):
+    """Notes in which threads tokens are named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads = set[str]()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        self.threads.add(threading.current_thread().name)
+        return super().token_bytes(token_id)
+
+
+@pytest.mark.parametrize(("more", "in_turn"), [(0, True), (1, False)])
+def test_many_tokens_are_named_beside_the_event_loop(more: int, in_turn: bool) -> None:
+    letters = MOST_NAMED_AT_ONCE - 2 + more
+    tokenizer = Naming()
+    with running(replace(service(), load_tokenizer=lambda: tokenizer)) as server:
+        tokenizer.threads.clear()
+        asked = {"prompt": "é" + "a" * letters, "return_token_strs": True}
+        answer = post(server.port, "/tokenize", asked).json
+    assert answer["count"] == letters + 2
+    assert answer["token_strs"] == ["\ufffd"] * 2 + ["a"] * letters, "halves of a character show"
+    assert (tokenizer.threads == {"server"}) == in_turn

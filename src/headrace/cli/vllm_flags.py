@@ -20,6 +20,17 @@ _RECOMPUTE = (
 _ONE_STEP = "leave it out: steps are planned one at a time"
 
 NOWHERE = {
+    # llama.cpp's, Docker's and uvicorn's
+    "--ctx-size": "--max-model-len",
+    "--batch-size": "--max-num-batched-tokens",
+    "--parallel": "--max-num-seqs",
+    "--alias": "--served-model-name",
+    "--n-gpu-layers": _ONE_CPU,
+    "--gpus": _ONE_CPU,
+    "--threads": "leave it out: all processors compute",
+    "--workers": "leave it out: one process speaks HTTP, one computes",
+    "--verbose": "leave it out: one line every 10 s goes to stderr",
+    # older vLLM's
     "--priority-scheduler": "--scheduling-policy priority",
     "--swap-space": _RECOMPUTE,
     "--preemption-mode": _RECOMPUTE,

@@ -19,10 +19,14 @@ DEEPEST_SCHEMA = 64
 """Nested objects and arrays; vLLM's bound. OpenAI allows 10 levels of schema."""
 ANY_OBJECT = Grammar(GrammarKind.JSON, '{"type":"object"}')
 
-_REMOVED = (
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("guided_decoding_backend", "guided_whitespace_pattern"),
-)
+_REMOVED = {
+    "guided_json": 'use structured_outputs, as in {"json": ...}',
+    "guided_regex": 'use structured_outputs, as in {"regex": ...}',
+    "guided_choice": 'use structured_outputs, as in {"choice": [...]}',
+    "guided_grammar": 'use structured_outputs, as in {"grammar": ...}',
+    "guided_decoding_backend": "",
+    "guided_whitespace_pattern": "",
+}
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "structural_tag": (),
     "whitespace_pattern": (),
@@ -33,7 +37,8 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 def read_grammar(body: Body) -> Grammar | None:
     """Raises `BadField`."""
-    refuse(body, dict.fromkeys(_REMOVED, ()), 'use structured_outputs, as in {"json": ...}')
+    for name, instead in _REMOVED.items():
+        refuse(body, {name: ()}, instead)
     asked = body.structured_outputs
     own = None if asked is None else _from_structured_outputs(asked)
     from_format = None if body.response_format is None else _from_response_format(body.response_format)
