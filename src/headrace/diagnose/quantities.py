@@ -8,7 +8,7 @@ So that two numbers of one thing in two situations can be set against each other
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.diagnose.evidence import Evidence, Reading
 
@@ -70,6 +70,10 @@ class Quantity:
         return not self.situation.isdisjoint(words)
 
 
+_CHANGE = re.compile(
+    r"^(?P<whose>\w+):(?P<what>.+?)_(?P<how>change|drop|loss|gain|increase|decrease|reduction|slowdown|degradation)"
+    r"_(?:perc(?:ent)?|pct)(?:_(?P<tail>.+))?$"
+)
 _PREFIXES = ("client:", "runs:", "promql:", "measured:", "bench:")
 
 
@@ -82,7 +86,7 @@ def quantity_of(reading: Reading, told_as: str = "") -> Quantity | None:
     """A reading with its name taken apart, or None where it is no time and no rate. `told_as`: what the
     reading is called where it stands, if that is not its name.
     """
-    if not reading.numbers:
+    if not reading.numbers or _CHANGE.match(reading.name):
         return None
     short = reading.name.partition(":")[2].lower()
     for written, name in _LONG_NAMES:
@@ -106,6 +110,35 @@ def quantity_of(reading: Reading, told_as: str = "") -> Quantity | None:
         told_as or reading.name,
         reading.where,
     )
+
+
+_FALLS = frozenset({"drop", "loss", "decrease", "reduction", "slowdown", "degradation"})
+
+
+def told_change(reading: Reading) -> Quantity | None:
+    """client:throughput_change_perc_with_guided_json = -50 as a throughput of 50 in that situation, where 100
+    is without it. None for what is no change in per cent.
+    """
+    found = _CHANGE.match(reading.name)
+    if found is None or not reading.numbers:
+        return None
+    falls = found["how"] in _FALLS
+    values = tuple(100.0 + (-abs(v) if falls else v) for v in reading.numbers)
+    tail = f"_{found['tail']}" if found["tail"] else ""
+    return quantity_of(
+        Reading(f"{found['whose']}:{found['what']}{tail}", values, reading.where), reading.name
+    )
+
+
+def told_changes(e: Evidence) -> list[Quantity]:
+    """Each change that was told with its situation, and what it is a change of: 100."""
+    found = list[Quantity]()
+    for prefix in ("client:", "runs:", "measured:"):
+        for reading in e.under(prefix):
+            there = told_change(reading)
+            if there is not None and there.situation and min(there.values) > 0:
+                found += [there, replace(there, situation=frozenset(), values=(100.0,))]
+    return found
 
 
 def duration_s(reading: Reading) -> float | None:

@@ -178,6 +178,7 @@ SEEN: Mapping[str, Callable[[Evidence], bool]] = {
     ),
     "old_flag": lambda e: any(name in flag_facts().gone for name in e.flags),
     "few_hits": lambda e: _is(hit_rate(e)[0], 0.0, 0.1),
+    "some_hits": lambda e: _is(hit_rate(e)[0], 0.1, 1.0),
     "only_startup": lambda e: (
         any(e.under("startup:")) and not has_load(e) and not e.counts.get("init_engine")
     ),

@@ -1,11 +1,12 @@
 """What the number of running requests says of their sender: people come by themselves, a pool refills."""
 
+import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of
-from headrace.diagnose.rules.support import fact, span
+from headrace.diagnose.rules.support import fact, span, start_failed
 
 
 def keeps_few_open(e: Evidence) -> Iterator[Finding]:
@@ -51,5 +52,39 @@ HELD_SHARE = (0.8, 0.5)
 """Of the looks that find just so many: of one request at once, and of more."""
 DEFAULT_SLOTS = 128.0
 
+_GATE = re.compile(
+    r"(?:litellm|nginx|gateway|envoy|haproxy|proxy|router|ingress|kong|traefik|agent|client|lb)\b.{0,60}?"
+    r"(?:max_parallel_requests|max_concurren\w*|max_connections|max_in_?flight|rpm|parallel|slots|lanes)\W{1,3}(\d{1,4})\b"
+)
 
-RULES = (keeps_few_open,)
+
+def gate_below_the_slots(e: Evidence) -> Iterator[Finding]:
+    """What stands before the server lets fewer through than may run at once: the queue is there, and no
+    setting of the server is reached.
+    """
+    slots, load = e.flag("max-num-seqs"), load_of(e)
+    told = " ".join(f"{r.name.partition(':')[2]} {r.text}" for r in e.under("workload:")).lower()
+    gate = _GATE.search(told)
+    if gate is None or slots is None or load.waits or start_failed(e):
+        return
+    limit = float(gate[1])
+    if not 0 < limit < slots or load.peak_running > limit:
+        return
+    yield Finding(
+        Label.CLIENT,
+        f"No more than {limit:g} requests are let through before the server ({gate[0][:60]}), and "
+        f"{slots:g} may run",
+        (Fact(gate[0][:100]), fact(e, "max-num-seqs")),
+        Advice(
+            f"raise that limit to {slots:g} or above before any setting of the server",
+            "requests wait where they can be batched",
+            "each token takes a little longer with more beside it",
+            f"num_requests_running above {limit:g}",
+        ),
+        Severity.WARNING,
+        0.75,
+        explains=frozenset({Label.UNDETERMINED}),
+    )
+
+
+RULES = (keeps_few_open, gate_below_the_slots)

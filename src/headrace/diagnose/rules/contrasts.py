@@ -12,7 +12,7 @@ from importlib.resources import files
 from headrace.diagnose.evidence import Evidence, Reading
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.flag_facts import flag_facts
-from headrace.diagnose.quantities import Quantity, quantities, quantity_of
+from headrace.diagnose.quantities import Quantity, quantities, quantity_of, told_changes
 from headrace.diagnose.rules.support import fact, start_failed, tells_of_oom
 
 _REFERENCE = re.compile(r"^workload:(?:reference|baseline|expected|same|other|previous|elsewhere)_(?=.)")
@@ -48,7 +48,7 @@ def against_a_reference(e: Evidence) -> Iterator[Finding]:
     """The same was measured where it went well, and the one difference has a name: more cores, a faster link,
     a setting left out.
     """
-    measured = quantities(e, ("client:", "runs:", "measured:", "sweep:")) + told_ratios(e)
+    measured = quantities(e, ("client:", "runs:", "measured:", "sweep:")) + told_ratios(e) + told_changes(e)
     references = [q for r in e.under("workload:") if _REFERENCE.match(r.name) and (q := _as_measured(r))]
     if start_failed(e):
         return
@@ -146,7 +146,7 @@ def _finding(
         contrast.claim.format(ratio=ratio),
         tuple(fact(e, q.name) for q in both),
         Advice(contrast.change, f"up to {ratio:.1f} times", verify="the same measurement after the change"),
-        Severity.WARNING,
+        Severity.NOTE if contrast.label is Label.EXPECTED else Severity.WARNING,
         confidence,
         rivals=("a second difference between the two runs: change one thing at a time",),
         explains=frozenset({Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.COMPUTE, Label.QUEUEING}),

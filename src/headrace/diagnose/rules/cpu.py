@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from headrace.diagnose.evidence import Evidence, Reading
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of, mean_of, share
-from headrace.diagnose.quantities import PLAIN, STRUCTURED, pairs, quantities
+from headrace.diagnose.quantities import PLAIN, STRUCTURED, pairs, quantities, told_changes
 from headrace.diagnose.rules.support import concurrency, fact, start_failed
 from headrace.diagnose.sizes import tensor_parallel
 
@@ -178,7 +178,7 @@ def _seconds(name: str, value: float) -> float:
 
 def grammars_cost(e: Evidence) -> Iterator[Finding]:
     """A grammar is compiled on the CPU before a request is admitted and gives a mask for every token."""
-    found = quantities(e)
+    found = quantities(e) + told_changes(e)
     slower = [
         p
         for p in (*pairs(found, STRUCTURED, None), *pairs(found, STRUCTURED, PLAIN))

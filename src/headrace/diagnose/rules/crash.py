@@ -9,11 +9,13 @@ from enum import IntEnum
 from headrace.diagnose.evidence import Event, Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.rules.memory import CONTEXT_GIB, given, neighbour_gib, told_beside
-from headrace.diagnose.rules.support import OUT_OF_MEMORY, TOLD_OOM, gib, said, told_words
+from headrace.diagnose.rules.support import OUT_OF_MEMORY, TOLD_OF_THE_HOST, TOLD_OOM, gib, said, told_words
 from headrace.diagnose.sizes import hardware_text, memory_gib, tensor_parallel, weights_gib
 
 WEIGHTS_ALONE = 0.95
 """Of a card: weights that take more leave nothing for anything else."""
+USUAL_LARGE_GIB = 80.0
+"""Of a card that is not named: few hold more."""
 ABOVE_ANY_BUDGET = 0.98
 """A share of the card that PyTorch itself cannot reach once the budget of `gpu_memory_utilization` binds."""
 
@@ -185,12 +187,13 @@ def _by_sums(e: Evidence, event: Event) -> Phase:
     if torch and total and torch > reach * total:
         return Phase.LOAD
     weights, card = weights_gib(e), memory_gib(e)
-    alone = weights and card and weights / max(tensor_parallel(e), 1) > WEIGHTS_ALONE * card
+    alone = weights and weights / max(tensor_parallel(e), 1) > WEIGHTS_ALONE * (card or USUAL_LARGE_GIB)
     return Phase.LOAD if alone else Phase.UNKNOWN
 
 
 def _by_order(e: Evidence, event: Event) -> Phase:
     marks = {
+        "engine_config": Phase.LOAD,
         "load_began": Phase.LOAD,
         "load_ended": Phase.PROFILE,
         "loaded": Phase.PROFILE,
@@ -247,6 +250,8 @@ def told_out_of_memory(e: Evidence) -> Iterator[Finding]:
         return
     where = e.sources[-1] if e.sources else ""
     beside = " ".join(names[max(0, start - _NEAR) : end + _NEAR] for start, end in mentions)
+    if TOLD_OF_THE_HOST.search(beside) and not _OF_A_CARD.search(beside):
+        return
     phase = _phase_in(beside) or _phase_in(names)
     facts = (Fact("an out-of-memory was told of, its lines were not", where),)
     if phase is Phase.LOAD:
@@ -255,6 +260,9 @@ def told_out_of_memory(e: Evidence) -> Iterator[Finding]:
         yield _somebody_else_was_there(facts)
     else:
         yield _peak_does_not_fit(e, facts, 0.0, phase)
+
+
+_OF_A_CARD = re.compile(r"cuda|gpu|vram|hip\b|device")
 
 
 def parts_exceed_budget(e: Evidence) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.load import load_of
 from headrace.diagnose.quantities import FIRST, LATER, pairs, quantities
 from headrace.diagnose.rules.cache import hit_rate
-from headrace.diagnose.rules.support import fact, start_failed
+from headrace.diagnose.rules.support import fact, said, start_failed
 
 REPEATED_FASTER = 3.0
 """So many times faster the same prompt must be when it comes again."""
@@ -46,6 +46,37 @@ def hits_not_counted(e: Evidence) -> Iterator[Finding]:
         rivals=("kernels compiled at the first request: another prompt of that length would be fast too",),
         explains=frozenset({Label.PREFIX_MISS, Label.COLD_START, Label.COMPUTE, Label.UNDETERMINED}),
     )
+
+
+def counted_as_none(e: Evidence) -> Iterator[Finding]:
+    """The log has tokens that were found in a cache, and the counter of them stands at 0: what LMCache still
+    needs to load is what it has less what vLLM has itself, so below zero vLLM had more.
+    """
+    found = [event for event in e.of("lmcache_hit") if event.number("hit")]
+    still = [
+        r for r in e.readings.values() if r.numbers and _COUNTS_HITS.search(r.name) and max(r.numbers) == 0
+    ]
+    if not found or not still or start_failed(e):
+        return
+    line = found[-1]
+    hit, load = line.number("hit") or 0.0, line.number("load") or 0.0
+    own = f", and vLLM {hit - load:,.0f} itself" if load < 0 else ""
+    yield Finding(
+        Label.MEASUREMENT,
+        f"{still[0].name} stands at 0 while the log finds {hit:,.0f} tokens in the cache{own}",
+        (fact(e, still[0].name), said(line)),
+        Advice(
+            "read vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total instead; a newer connector",
+            "none",
+            verify="TTFT of a prompt that is sent twice",
+        ),
+        Severity.NOTE,
+        0.8,
+        explains=frozenset({Label.PREFIX_MISS, Label.UNDETERMINED}),
+    )
+
+
+_COUNTS_HITS = re.compile(r"hit_?tokens|(?:cache|prefix)_hits")
 
 
 def log_below_the_client(e: Evidence) -> Iterator[Finding]:
@@ -110,4 +141,4 @@ AGREE = 1.25
 """Two runs of the same differ by less."""
 
 
-RULES = (varies_between_runs, hits_not_counted, log_below_the_client)
+RULES = (varies_between_runs, hits_not_counted, counted_as_none, log_below_the_client)

@@ -38,6 +38,8 @@ SPLIT_TOO_FAR = 0.45
 """Of a card: weights that take less of it on half as many cards did not need the others."""
 
 
+FITS = 0.8
+"""Of a card: weights that take more of it leave no KV pool worth having."""
 LITTLE_A_CARD_GIB = 8.0
 """Weights that a card reads in a few milliseconds: the all-reduces of a step take as long."""
 
@@ -159,7 +161,8 @@ def split_too_far(e: Evidence) -> Iterator[Finding]:
     )
     card = memory_gib(e) or 24.0
     fits_half = weights is not None and weights / (ranks / 2) < SPLIT_TOO_FAR * card
-    little = weights is not None and weights / ranks < LITTLE_A_CARD_GIB
+    fits_fewer = weights is not None and weights / (ranks / 2) < FITS * card
+    little = weights is not None and fits_fewer and weights / ranks < LITTLE_A_CARD_GIB
     if not (slow_link or (fits_half and ranks >= 4) or (little and ranks >= 2)):
         return
     busy = load_of(e).peak_waiting > 0 or load_of(e).peak_kv >= 0.5

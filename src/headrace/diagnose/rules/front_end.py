@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.load import load_of
 from headrace.diagnose.rules.support import fact, said, start_failed
 
 FALLS_TO = 0.7
@@ -74,4 +75,39 @@ def asks_for_probabilities(e: Evidence) -> Iterator[Finding]:
             return
 
 
-RULES = (added_slower_than_computed, asks_for_probabilities)
+_OPEN = re.compile(r"in_?flight|open_requests|outstanding|pending_requests|open_connections")
+_MEDIA = re.compile(r"image|video|audio|pdf|pixel|frames")
+MANY, HARDLY = 8, 0.5
+
+
+def held_before_the_engine(e: Evidence) -> Iterator[Finding]:
+    """A client's open requests are in the engine (running, waiting) or not yet: on the way, or in the front
+    end, where images are fetched, decoded and resized before the engine hears of them.
+    """
+    opened = next((r for r in e.under("client:") if r.last and _OPEN.search(r.name)), None)
+    load, told = load_of(e), " ".join(f"{r.name} {r.text}" for r in e.under("workload:")).lower()
+    if opened is None or not load.waiting or not _MEDIA.search(told) or start_failed(e):
+        return
+    number = opened.last or 0.0
+    if number < MANY or load.peak_waiting + load.peak_running > HARDLY * number:
+        return
+    yield Finding(
+        Label.CPU,
+        f"{number:,.0f} requests are open at the client and {load.peak_waiting:,.0f} wait in the engine: the "
+        "others are in the front end, which prepares their images",
+        (fact(e, opened.name), *(fact(e, n) for n in load.names.values() if n in e.readings)),
+        Advice(
+            "--api-server-count 4 (or --renderer-num-workers), images made smaller before they are sent, "
+            "--mm-processor-kwargs with fewer pixels",
+            "running follows the requests that are open",
+            "cores and host memory for each process",
+            "CPU use by process while running climbs",
+        ),
+        Severity.WARNING,
+        0.7,
+        rivals=("a proxy or a connection limit on the way: ask the server directly",),
+        explains=frozenset({Label.UNDETERMINED, Label.COMPUTE, Label.CLIENT}),
+    )
+
+
+RULES = (held_before_the_engine, added_slower_than_computed, asks_for_probabilities)

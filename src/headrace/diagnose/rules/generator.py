@@ -107,6 +107,8 @@ def same_prompts_again(e: Evidence) -> Iterator[Finding]:
     rate, _ = hit_rate(e)
     if rate is not None and rate < HARDLY_CACHED:
         return
+    if any(r.numbers and max(r.numbers) == 0 and "hit" in r.name for r in e.readings.values()):
+        return
     gain = next(
         (r.last for r in e.under("client:") if re.search(r"gain|speedup|(?<![a-z])ratio", r.name)), None
     )

@@ -62,6 +62,42 @@ def link_turned_off(e: Evidence) -> Iterator[Finding]:
         )
 
 
+_NO_P2P = re.compile(r"nccl_p2p_disable\W{0,3}1")
+_WORKS = re.compile(r"work|fix|help|solv|workaround|without|only with|runs with|starts with")
+
+
+def works_without_peers(e: Evidence) -> Iterator[Finding]:
+    """A first all-reduce that never ends, and does once cards no longer write into each other's memory: the
+    way between them is broken (ACS and IOMMU send it by the root complex), not the engine.
+    """
+    told = [
+        r for r in (*e.under("workload:"), *e.under("env:")) if _NO_P2P.search(f"{r.name} {r.text}".lower())
+    ]
+    helps = [r for r in told if _WORKS.search(f"{r.name} {r.text}".lower())]
+    redirected = e.of("acs_redirect")
+    hangs = bool(e.of("stalled", "engine_dead")) or re.search(r"hang|hung|deadlock|stuck|never", e.told())
+    if tensor_parallel(e) < 2 or not hangs or not (helps or redirected):
+        return
+    yield Finding(
+        Label.INTERCONNECT,
+        "Cards cannot write into each other's memory, and the first exchange waits for ever",
+        (
+            *(Fact(f"{r.name} {r.text}"[:120], r.where) for r in helps[:1]),
+            *(said(event) for event in redirected[:1]),
+        ),
+        Advice(
+            "turn ACS off on the bridges between the cards (BIOS, setpci, or pci=noacs) and IOMMU to "
+            "passthrough; until then NCCL_P2P_DISABLE=1",
+            "the server starts, and cards exchange directly",
+            "isolation of the devices from each other, which virtual machines need",
+            "p2pBandwidthLatencyTest, then nccl-tests all_reduce_perf",
+        ),
+        Severity.CRITICAL,
+        0.85,
+        explains=frozenset({Label.STALL, Label.COLD_START, Label.UNDETERMINED, Label.BAD_FLAGS}),
+    )
+
+
 def _turned_off(reading: Reading) -> bool:
     told = f"{reading.name} {reading.text} {reading.last or ''}"
     return re.search(r"NCCL_(?:P2P|IB|SHM)_DISABLE\W+1", told, re.IGNORECASE) is not None
@@ -136,6 +172,7 @@ def link_failed(e: Evidence) -> Iterator[Finding]:
 RULES = (
     link_failed,
     wider_is_not_faster,
+    works_without_peers,
     link_turned_off,
     slow_link,
 )

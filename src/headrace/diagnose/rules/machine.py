@@ -8,7 +8,15 @@ from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import quantities
-from headrace.diagnose.rules.support import concurrency, fact, prompt_tokens, said, start_failed
+from headrace.diagnose.rules.support import (
+    TOLD_OF_THE_HOST,
+    TOLD_OOM,
+    concurrency,
+    fact,
+    prompt_tokens,
+    said,
+    start_failed,
+)
 from headrace.diagnose.sizes import (
     active_parameters_of,
     bytes_per_weight,
@@ -277,9 +285,22 @@ def host_memory_grows(e: Evidence) -> Iterator[Finding]:
             tuple(fact(e, n) for _, n in several[:3]),
             0.75,
         )
-    elif full := _shared_memory_full(e):
+    else:
+        yield from _ended_by_the_host(e, tuple(fact(e, r.name) for r in bound[:1]))
+
+
+def _ended_by_the_host(e: Evidence, bound: tuple[Fact, ...]) -> Iterator[Finding]:
+    """What lines and people say where no number does."""
+    if full := _shared_memory_full(e):
         yield _host_memory(
             e, "Shared memory of the host is full: workers cannot make their segments", full, 0.85
+        )
+    elif _grows_as_told(e):
+        yield _host_memory(
+            e,
+            "Memory of the processes grows until the container's or the host's limit ends them, as was told",
+            bound,
+            0.75,
         )
     elif killed := e.of("killed"):
         yield _host_memory(
@@ -288,6 +309,16 @@ def host_memory_grows(e: Evidence) -> Iterator[Finding]:
             (Fact(killed[0].text, killed[0].where),),
             0.7,
         )
+
+
+_GROWS = re.compile(r"(?:memory|rss|ram)\b.{0,60}(?:grow|increas|climb|leak|rise|creep)|leak")
+
+
+def _grows_as_told(e: Evidence) -> bool:
+    """Of the host's memory, not of a card's, and ended by it."""
+    told = e.told()
+    ended = TOLD_OOM.search(told) or re.search(r"oom ?-?kill|killed|restart|exit code 137", told)
+    return bool(TOLD_OF_THE_HOST.search(told) and _GROWS.search(told) and ended)
 
 
 def _shared_memory_full(e: Evidence) -> tuple[Fact, ...]:

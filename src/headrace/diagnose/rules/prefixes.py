@@ -4,6 +4,7 @@ A server does not tell what prompts have in common; how much is computed, how lo
 pool holds say when nothing can have been missed.
 """
 
+import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
@@ -11,7 +12,10 @@ from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.histograms import histogram
 from headrace.diagnose.load import increase, load_of
 from headrace.diagnose.rules.cache import FEW_QUERIES, LOW_RATE, block_size, hit_rate, is_off, shared_tokens
-from headrace.diagnose.rules.support import fact
+from headrace.diagnose.rules.support import fact, start_failed
+
+FULL = 0.9
+"""Of the pool: above it what was kept may have been given away."""
 
 
 def rightly_missed(e: Evidence) -> Iterator[Finding]:
@@ -119,4 +123,66 @@ def _computed(e: Evidence) -> float:
     return increase(e, *names, "vllm:prompt_tokens_total") or 0.0
 
 
-RULES = (rightly_missed, off_while_prompts_are_the_work)
+_HITS_OF_THE_SAME = re.compile(
+    r"hit.*(?:identical|same|repeat|resent|again)|(?:identical|same|repeat|resent).*hit"
+)
+
+
+def same_prompt_not_hit(e: Evidence) -> Iterator[Finding]:
+    """The same prompt sent again begins as it did before: where not one of its blocks is hit though the pool
+    has room, the lookup fails, or another replica or another salt answers.
+    """
+    counted = [r for r in e.readings.values() if r.numbers and _HITS_OF_THE_SAME.search(r.name.lower())]
+    none = [r for r in counted if max(r.numbers) == 0]
+    if not none or is_off(e) or load_of(e).peak_kv >= FULL or start_failed(e):
+        return
+    yield Finding(
+        Label.PREFIX_MISS,
+        "The same prompt was sent again and not one of its tokens was found, with room in the KV pool",
+        (fact(e, none[0].name), *(fact(e, name) for name in [load_of(e).names["kv"]] if name in e.readings)),
+        Advice(
+            "ask one replica directly, without cache_salt: if it still misses, the lookup is at fault "
+            "(hybrid models, speculative decoding, KV connectors): another version",
+            "those tokens are not computed again: TTFT",
+            "none",
+            "prefix_cache_hits_total after the same prompt twice",
+        ),
+        Severity.WARNING,
+        0.8,
+        rivals=("a prompt shorter than one block: 'Setting attention block size to …'",),
+        explains=frozenset({Label.UNDETERMINED, Label.CLIENT, Label.MEASUREMENT, Label.INTERCONNECT}),
+    )
+
+
+_GOES_TO_NONE = re.compile(
+    r"(?:cache|usage).{0,60}(?:\b0 ?%|\b0\.0|\bzero\b|empt|drops|goes (?:back )?to|cleared|gone|freed)"
+)
+
+
+def cached_blocks_are_free(e: Evidence) -> Iterator[Finding]:
+    """The pool's usage counts blocks that a request holds. What a finished one leaves behind can be found
+    again until somebody takes it, and counts as free: 0 % of an idle server says nothing of its cache.
+    """
+    load = load_of(e)
+    idle = bool(load.kv) and load.peak_kv == 0 and load.peak_running == 0 and load.peak_waiting == 0
+    cached = e.is_on("enable-prefix-caching") or "prefix" in e.told()
+    if not idle or not cached or is_off(e) or not _GOES_TO_NONE.search(e.told()) or start_failed(e):
+        return
+    yield Finding(
+        Label.MEASUREMENT,
+        "KV usage of 0 on an idle server is no empty prefix cache: blocks that nobody holds count as free "
+        "and can still be found",
+        (fact(e, load.names["kv"]), fact(e, load.names["running"])),
+        Advice(
+            "nothing; judge the cache by prefix_cache_hits_total, or TTFT of a prompt that is sent twice",
+            "none",
+            verify="the second of two equal prompts is read in a fraction of the time",
+        ),
+        Severity.NOTE,
+        0.8,
+        also=(Label.EXPECTED,),
+        explains=frozenset({Label.PREFIX_MISS, Label.UNDETERMINED, Label.KV_CAPACITY}),
+    )
+
+
+RULES = (cached_blocks_are_free, same_prompt_not_hit, rightly_missed, off_while_prompts_are_the_work)

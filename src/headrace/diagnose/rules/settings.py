@@ -61,7 +61,7 @@ def slow_kernels(e: Evidence) -> Iterator[Finding]:
             "tokens a second of one stream",
         ),
         Severity.WARNING,
-        0.75 if awq else 0.6,
+        (0.75 if is_speed_asked(e) else 0.55) if awq else 0.6,
         rivals=("a LoRA rank above the adapter's: --max-lora-rank",) if e.is_on("enable-lora") else (),
     )
 
@@ -98,7 +98,7 @@ def is_speed_asked(e: Evidence) -> bool:
         q.what in {"decode", "output", "generation", "itl", "tpot", "throughput"} for q in quantities(e)
     )
     compared = any(r.name.startswith("workload:reference") for r in e.under("workload:"))
-    return speeds or compared or bool(e.series("log:gen_tok_s"))
+    return speeds or compared or max(e.series("log:gen_tok_s"), default=0.0) > 0
 
 
 def without_effect(e: Evidence) -> Iterator[Finding]:

@@ -60,8 +60,33 @@ def out_of_memory(e: Evidence) -> bool:
     return any(e.counts.get(kind) for kind in OUT_OF_MEMORY)
 
 
-_DENIED = "".join(f"(?<!{word}[ _])" for word in ("no", "not", "not an", "without", "never"))
-TOLD_OOM = re.compile(rf"(?<![a-z]){_DENIED}(?:oom(?![a-z])|out[ _]of[ _]memory)")
+_PERHAPS = ("would", "could", "might", "may", "can")
+"""What was feared did not happen."""
+_DENIED = "".join(
+    f"(?<!{word}[ _])"
+    for word in (
+        "no",
+        "not",
+        "not an",
+        "without",
+        "never",
+        "avoid",
+        "avoids",
+        "prevent",
+        "prevents",
+        "against",
+        *_PERHAPS,
+    )
+)
+TOLD_OOM = re.compile(
+    rf"(?<![a-z]){_DENIED}(?:oom(?![a-z])|out[ _]of[ _]memory)"
+    r"(?![ _-]?(?:workaround|fix\b|guard|safe|protect|prevent|avoid|risk|headroom|margin|free\b))"
+)
+
+TOLD_OF_THE_HOST = re.compile(
+    r"\b(?:pods?|containers?|oom ?-?kill\w*|rss|resident|host (?:memory|ram)|system (?:memory|ram)|cgroup|"
+    r"exit code 137|kernel killed)\b"
+)
 
 
 def told_words(e: Evidence) -> str:
@@ -103,14 +128,19 @@ _IS_LENGTH = re.compile(
 
 def prompt_tokens(e: Evidence) -> list[float]:
     """All lengths of prompts that are known, in whatever way."""
-    found = list[float]()
+    given, told = list[float](), list[float]()
     for reading in e.under("workload:"):
         if _IS_LENGTH.match(reading.name):
-            found += [n for n in reading.numbers if n > 1]
-            found += [n for v in reading.values if isinstance(v, str) for n in _lengths(v)]
+            each = CHARACTERS_A_TOKEN if re.search(r"char|letters|bytes", reading.name) else 1.0
+            given += [n / each for n in reading.numbers if n > 1]
+            given += [n / each for v in reading.values if isinstance(v, str) for n in _lengths(v)]
         elif not reading.numbers:
-            found += told_tokens(reading.text)
-    return found
+            told += told_tokens(reading.text)
+    return given or told
+
+
+CHARACTERS_A_TOKEN = 4.0
+"""Of English; fewer of other languages."""
 
 
 def _lengths(text: str) -> list[float]:
