@@ -147,6 +147,7 @@ def test_any_mixture_of_incidents_is_judged(data: st.DataObject) -> None:
 @example("a/")
 @example("7b ")
 @example("1,")
+@example("7")
 @given(st.text(alphabet="a7b-./:,%= k\n", min_size=1, max_size=4))
 @settings(max_examples=10, deadline=None)
 def test_prose_that_repeats_is_read_in_time_that_grows_with_its_length(unit: str) -> None:
