@@ -90,7 +90,16 @@ def test_every_card_says_where_its_figures_come_from() -> None:
         assert 0 < gpu.bandwidth_efficiency <= 1
 
 
-def test_an_unknown_card_is_told_the_names_there_are() -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("h10", "did you mean h100 or h20 or a10?"),
+        ("3060", "rtx-3090"),
+        ("gtx-1080", "did you mean rtx-5090 or rtx-4090 or rtx-3090?"),
+        ("xyz", f"one of {', '.join(GPUS)}"),
+    ],
+)
+def test_an_unknown_card_is_told_the_names_that_are_near_or_all(name: str, hint: str) -> None:
     with pytest.raises(BadInput) as caught:
-        gpu_named("gtx-1080")
-    assert "h100" in caught.value.hint
+        gpu_named(name)
+    assert hint in caught.value.hint

@@ -174,6 +174,22 @@ def test_a_model_is_found_by_the_name_that_a_hub_has_for_it() -> None:
     assert model_named("meta-llama/llama-3.1-8B-instruct") == model_named("Llama-3.1-8B")
 
 
+def test_the_organisation_of_a_hub_may_be_left_out_as_no_two_models_share_the_rest() -> None:
+    assert model_named("Llama-3.1-8B-Instruct") == model_named("meta-llama/Llama-3.1-8B-Instruct")
+    shapes: dict[str, set[str]] = {}
+    for name, entry in catalogue().items():
+        for hub in entry.hub:
+            shapes.setdefault(hub.lower().rpartition("/")[2], set()).add(name)
+    assert [hub for hub, names in shapes.items() if len(names) > 1] == []
+
+
+@pytest.mark.parametrize("keys", [{"mamba_d_state": 128, "mamba_n_heads": 64}, {"state_size": 16}])
+def test_states_of_layers_that_nobody_names_are_not_planned_as_attention(keys: dict[str, int]) -> None:
+    """Bamba lists its layers with attention instead: it was planned as 32 of them, without a state."""
+    with pytest.raises(BadInput, match=next(iter(keys))):
+        model_from_config({**LLAMA, **keys}, "bamba")
+
+
 def test_one_token_touches_its_own_experts_and_many_touch_all() -> None:
     experts = Experts(count=128, per_token=8, intermediate_size=768)
     assert experts.expected_distinct(1) == pytest.approx(8)

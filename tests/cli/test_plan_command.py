@@ -235,6 +235,11 @@ def test_a_workload_says_how_many_of_its_requests_fit(tmp_path: Path) -> None:
     [
         (("llama-3.1-8",), "did you mean llama-3.1-8b"),
         (("llama-3.1-8b", "--gpu", "h1000"), "did you mean h100"),
+        (("llama-3.1-8b", "--gpu", "h10"), "did you mean h100 or h20 or a10?; of a card"),
+        (("llama-3.1-8b", "--gpu", "h100x2"), "--gpu h100 -tp 2"),
+        (("8b",), "did you mean llama-3-8b, llama-3.1-8b, qwen3-8b"),
+        (("xyzzy",), "one of 78 there, such as llama-3.1-8b"),
+        (("model.safetensors",), "the path of a config.json"),
         (("llama-3.1-8b", "--gpu", "h100", "-q", "magic"), "one of fp32"),
         (("qwen2.5-7b", "--gpu", "h100", "-tp", "8"), "one of 1, 2, 4"),
         (("llama-3.1-8b", "--layers", "4"), "the name, or --layers"),
@@ -267,6 +272,17 @@ def test_a_file_that_is_no_config_is_an_error_of_one_line(tmp_path: Path, text: 
     assert result.exit_code == 2
     assert said in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_a_format_that_is_said_stands_for_one_that_is_not_understood(tmp_path: Path) -> None:
+    strange = {**LLAMA, "quantization_config": {"quant_method": "hqq"}}
+    (tmp_path / "config.json").write_text(json.dumps(strange))
+    assert planned(tmp_path, "--gpu", "l4", "-q", "int4")["model"]["weight_format"] == "int4"
+
+
+def test_the_address_of_a_model_page_names_the_model(hub: Hub) -> None:
+    for address in ("https://huggingface.co/org/llama/tree/main", "hf://org/llama"):
+        assert planned(address, "--gpu", "h100")["model"]["name"] == "org/llama"
 
 
 def test_a_hub_without_the_model_is_told_what_to_give_instead(hub: Hub) -> None:

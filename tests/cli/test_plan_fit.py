@@ -54,6 +54,12 @@ def test_a_model_that_fits_nowhere_is_refused_before_anything_runs() -> None:
     assert "fits on none of these cards" in result.stderr
 
 
+def test_only_as_many_gpus_are_simulated_as_are_asked_for() -> None:
+    result = plan("llama-3.2-1b", "--gpu", "t4", "-tp", "2", "--fit", "--slo", "p95 ttft < 1ms", "--json")
+    (found,) = json.loads(result.stdout.splitlines()[-1])["fits"]
+    assert found["plan"]["gpu"]["count"] == 2
+
+
 def test_requests_without_a_rate_are_refused() -> None:
     at_once = (TraceRequest(0.0, 10, 10), TraceRequest(0.0, 10, 10))
     with pytest.raises(Exception, match="no rate"):

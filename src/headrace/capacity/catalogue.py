@@ -31,6 +31,9 @@ class Entry:
     active_parameters: int | None
 
 
+_WELL_KNOWN = ("llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "gemma-3-27b", "gpt-oss-20b", "deepseek-v3")
+
+
 @cache
 def catalogue() -> Mapping[str, Entry]:
     """By name, in the file's order."""
@@ -52,14 +55,17 @@ def _entry(name: str, values: Mapping[str, object]) -> Entry:
 
 
 def find_model(name: str) -> ModelShape | None:
-    """By its name here or on a hub, in any case of letters; None if it is not in the catalogue."""
+    """By its name here or on a hub, with or without the organisation; None if it is not in the catalogue.
+
+    In any case of letters.
+    """
     wanted = name.lower()
     entries = catalogue()
     if (entry := entries.get(wanted)) is not None:
         return entry.shape
     for entry in entries.values():
         for hub in entry.hub:
-            if hub.lower() == wanted:
+            if wanted in (hub.lower(), hub.lower().rpartition("/")[2]):
                 return replace(entry.shape, max_model_len=entry.lengths.get(hub, entry.shape.max_model_len))
     return None
 
@@ -72,7 +78,10 @@ def model_named(name: str) -> ModelShape:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A hint: the nearest of `names`, or where none is near all of them."""
-    known = list(names)
-    near = difflib.get_close_matches(name.lower().rpartition("/")[2], known, n=3, cutoff=0.5)
-    return f"did you mean {', '.join(near)}?" if near else f"one of {', '.join(known)}"
+    """A hint: the nearest of `names`; where none is near those that contain it, or a few to begin with."""
+    known, wanted = list(names), name.lower().rpartition("/")[2]
+    near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.5)
+    near = near or [each for each in known if wanted in each][:5]
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    return f"one of {len(known)} there, such as {', '.join(_WELL_KNOWN)}; an ORG/NAME; a config.json"

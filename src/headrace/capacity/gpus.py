@@ -318,11 +318,17 @@ _ALSO = {
 
 
 def gpu_named(name: str) -> Gpu:
-    """Raises `BadInput` with the names there are."""
+    """Raises `BadInput` with the names that are near, or all where none is."""
     wanted = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
     gpu = GPUS.get(_ALSO.get(wanted, wanted))
     if gpu is None:
-        near = difflib.get_close_matches(wanted, GPUS, n=3, cutoff=0.6)
-        hint = f"did you mean {', '.join(near)}? There are" if near else "one of"
-        raise BadInput(f"no GPU {name!r} in the catalogue", f"{hint} {', '.join(GPUS)}")
+        near = _near(wanted)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(GPUS)}"
+        raise BadInput(f"no GPU {name!r} in the catalogue", hint)
     return gpu
+
+
+def _near(wanted: str) -> list[str]:
+    """Up to three cards whose name, or one that people have for it, is nearly that; the nearest first."""
+    found = difflib.get_close_matches(wanted, [*GPUS, *_ALSO], n=6, cutoff=0.6)
+    return list(dict.fromkeys(_ALSO.get(name, name) for name in found))[:3]

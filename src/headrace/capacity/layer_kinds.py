@@ -11,6 +11,7 @@ from headrace.capacity.config_values import ConfigValues
 _FULL = frozenset({"full_attention", "attention", "global_attention", "deepseek_sparse_attention"})
 _SLIDING = frozenset({"sliding_attention", "local_attention"})
 _STATE = frozenset({"linear_attention", "mamba", "mamba2"})
+_STATE_KEYS = ("mamba_d_state", "mamba_n_heads", "mamba_num_heads", "ssm_state_size")
 _MLP, _EXPERTS = "mlp", "moe"
 _INTERVALS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2, "gpt-oss": 2}
 """Every so manieth layer attends to everything, where no key says it."""
@@ -60,6 +61,10 @@ def layer_kinds(read: ConfigValues, layers: int) -> LayerKinds:
     if family == "llama4_text" and read.optional("attention_chunk_size"):
         full = layers // _LLAMA4_INTERVAL
         return LayerKinds(full, chunked=layers - full)
+    if states := [key for key in _STATE_KEYS if read.optional(key)]:
+        raise read.refused(
+            f"{states[0]} in config.json, and nothing that is read says which layers have a state"
+        )
     return _of_window(read, layers, family)
 
 

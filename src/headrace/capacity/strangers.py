@@ -10,6 +10,7 @@ _ENCODERS = frozenset({"electra", "mpnet", "new", "gte", "t5encoder", "clip", "s
 """Beside those with BERT in their name: families that vLLM serves for embeddings, scores or classes."""
 _STRANGE = {
     "ssm_cfg": "layers of Mamba",
+    "state_size": "layers of Mamba",
     "mamba_d_ssm": "layers that are attention and state at once",
     "num_kv_shared_layers": "layers that share their keys",
     "use_cla": "layers that share their keys",

@@ -15,7 +15,7 @@ from headrace.capacity.plan import Plan, plan_of
 from headrace.capacity.starting import starting_points
 from headrace.capacity.together import Life
 from headrace.cli.plan_fit import USUAL_TRAFFIC, rank, usual_requests
-from headrace.cli.plan_model import PlannedModel, model_from
+from headrace.cli.plan_model import PlannedModel, model_from, plain_name
 from headrace.cli.plan_options import (
     SECTIONS,
     PlanOptions,
@@ -63,7 +63,8 @@ def plan(model: str | None, **options: Unpack[PlanOptions]) -> None:
       headrace plan ./config.json --gpu a100-80 --workload chats.jsonl
       headrace plan qwen3-8b --gpu h100 --fit --slo "p95 ttft < 500ms"
     """
-    planned = model_from(model, options, options["revision"])
+    model = None if model is None else plain_name(model)
+    planned = model_from(model, options, options["revision"], options["quantization"])
     options["gpu"] = gpu_asked(options)
     trace = _read(options)
     if options["fit"]:
@@ -140,10 +141,11 @@ def _plan(deployment: Deployment, model: PlannedModel, options: PlanOptions) -> 
 
 
 def _fit(model: PlannedModel, trace: ReadTrace | None, options: PlanOptions) -> None:
-    """Every card on the fewest GPUs that hold it, or one card on all numbers that do."""
+    """Every card on the fewest GPUs that hold it, or one card on all numbers that do, or as many as said."""
     objectives = parse_objectives(options["slo"])
-    if options["gpu"] is None:
-        plans = [_plan_on(gpu_of(name, options), model, options) for name in GPUS]
+    if options["gpu"] is None or options["tensor_parallel_size"] is not None:
+        names = GPUS if options["gpu"] is None else [options["gpu"]]
+        plans = [_plan_on(gpu_of(name, options), model, options) for name in names]
     else:
         gpu, sizes = gpu_of(options["gpu"], options), Deployment.possible_sizes(model.shape.num_heads)[:4]
         plans = [_plan(deployment_on(gpu, size, model, options), model, options) for size in sizes]

@@ -5,6 +5,7 @@ llama-3.1-8b[@fp8] | meta-llama/Llama-3.1-8B | config.json | a folder with one |
 """
 
 import json
+import re
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.executor.gguf import GgufHeader, read_header
 from headrace.executor.hub_names import read_hub_name
 
 _MOST_BYTES = 1 << 24
+_ADDRESS = re.compile(r"https?://[^/]+/|hf://(models/)?")
 _UNREAD_OF_GGUF = ("attention.kv_lora_rank", "ssm.state_size", "attention.chunk_size")
 """Keys of models with latent attention, states or chunks."""
 
@@ -48,8 +50,21 @@ class PlannedModel:
     """As given in numbers."""
 
 
-def model_from(name: str | None, numbers: ShapeOptions, revision: str | None = None) -> PlannedModel:
-    """Raises `BadInput` or `ModelUnusable` with what would help."""
+def plain_name(given: str) -> str:
+    """What a browser's address of a model's page, or of a file there, names."""
+    address = _ADDRESS.match(given)
+    if address is None:
+        return given
+    return "/".join(given[address.end() :].split("/")[:2])
+
+
+def model_from(
+    name: str | None, numbers: ShapeOptions, revision: str | None = None, quantization: str | None = None
+) -> PlannedModel:
+    """Raises `BadInput` or `ModelUnusable` with what would help.
+
+    `quantization`: where it is said, a checkpoint's own format need not be understood.
+    """
     if any(numbers.get(key) is not None for key in ShapeOptions.__annotations__):
         return _of_numbers(name, numbers)
     if name is None:
@@ -62,13 +77,13 @@ def model_from(name: str | None, numbers: ShapeOptions, revision: str | None = N
             raise BadInput(f"the folder {name} holds no config.json", "a model's folder, or its .gguf file")
         path /= "config.json"
     if path.is_file():
-        return _of_file(path)
-    if path.suffix in (".json", ".gguf") or name.startswith((".", "/", "~")):
+        return _of_file(path, quantization)
+    if path.suffix in (".json", ".gguf", ".safetensors", ".bin") or name.startswith((".", "/", "~")):
         raise BadInput(f"no file {name}", "the path of a config.json, its folder, or a .gguf file")
     plain, _, dtype = name.partition("@")
     found = find_model(plain)
     if found is None:
-        found = _of_hub(plain, revision)
+        found = _of_hub(plain, revision, quantization)
     return PlannedModel(replace(found, weight_dtype=weight_format(dtype)) if dtype else found)
 
 
@@ -88,7 +103,7 @@ def weight_format(name: str) -> Dtype:
     return dtype
 
 
-def _of_file(path: Path) -> PlannedModel:
+def _of_file(path: Path, quantization: str | None) -> PlannedModel:
     if path.suffix == ".gguf":
         header = read_header(path)
         shape = model_from_config(_config_of(header, path.name), path.stem)
@@ -98,7 +113,17 @@ def _of_file(path: Path) -> PlannedModel:
             f"{path.name} is no model that can be read", "a config.json, its folder, or a .gguf file"
         )
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
-    return PlannedModel(model_from_config(_config(path), name))
+    return PlannedModel(_shape(_config(path), name, quantization))
+
+
+def _shape(config: dict[str, object], name: str, quantization: str | None) -> ModelShape:
+    try:
+        return model_from_config(config, name)
+    except BadInput:
+        if quantization is None or "quantization_config" not in config:
+            raise
+    plain = {key: value for key, value in config.items() if key != "quantization_config"}
+    return model_from_config(plain, name)
 
 
 def _config(path: Path) -> dict[str, object]:
@@ -125,7 +150,7 @@ def _json(path: Path) -> dict[str, object]:
     return {str(key): value for key, value in config.items()}
 
 
-def _of_hub(name: str, revision: str | None) -> ModelShape:
+def _of_hub(name: str, revision: str | None, quantization: str | None) -> ModelShape:
     hub_name = read_hub_name(name)
     if hub_name is None:
         raise BadInput(
@@ -138,7 +163,7 @@ def _of_hub(name: str, revision: str | None) -> ModelShape:
     except ModelOutOfReach as error:
         near = did_you_mean(name, catalogue())
         raise ModelOutOfReach(str(error), f"give its config.json; or from the catalogue: {near}") from error
-    return model_from_config(_config(path), name)
+    return _shape(_config(path), name, quantization)
 
 
 def _config_of(header: GgufHeader, name: str) -> dict[str, object]:

@@ -167,13 +167,27 @@ def gpu_asked(options: PlanOptions) -> str | None:
 
 def gpu_of(name: str, options: PlanOptions) -> Gpu:
     """Raises `BadInput` for an unknown one, or one with hardly any memory."""
-    gpu = gpu_named(name)
+    gpu = _card(name)
     memory = options["gpu_memory"]
     if memory is None:
         return gpu
     if memory < GIB:
         raise BadInput(f"--gpu-memory is {memory:,} bytes; a card has gigabytes", "--gpu-memory 24G")
     return replace(gpu, memory_bytes=memory)
+
+
+def _card(name: str) -> Gpu:
+    """Where it is unknown, told what `plan` takes instead."""
+    try:
+        return gpu_named(name)
+    except BadInput as error:
+        card, _, size = name.rpartition("x")
+        if size.isdecimal() and card.lower() in GPUS:
+            raise BadInput(
+                f"--gpu {name} is {size} cards, and --gpu names one", f"--gpu {card} -tp {size}"
+            ) from error
+        more = "of a card that is not listed say how much it has: --gpu-memory 24G"
+        raise BadInput(str(error), f"{error.hint}; {more}") from error
 
 
 def deployment_on(
