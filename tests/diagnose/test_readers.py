@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import BadInput
+from headrace.diagnose.doctor import diagnose
 from headrace.diagnose.readers.files import read_file
 from headrace.diagnose.readers.flags import read_command, read_commands, read_manifest
 from headrace.diagnose.readers.log import FIRST, LAST, MOST_VALUES
 from headrace.diagnose.readers.metrics import joined, read_page
 from headrace.diagnose.readers.prometheus import read_range
+from headrace.diagnose.readers.results import read_bench_result
 from tests.diagnose.samples import of_log, stats
 
 SHARED = Path(os.environ.get("HEADRACE_SHARED", "/nowhere")) / "vllm_samples"
@@ -80,7 +82,43 @@ def test_a_cut_gzip_gives_what_came_before(tmp_path: Path) -> None:
     e = read_file(path)
 
     assert e.number("log:waiting") == 4
-    assert "gzip" in e.notes[0]
+    (note,) = e.notes
+    assert "server.log.gz breaks off inside its gzip in line " in note
+    assert "at 11-29 18:00:00" in note
+
+
+def test_cut_json_is_refused_with_where_it_ends(tmp_path: Path) -> None:
+    whole = json.dumps({"completed": 1, "request_throughput": 2.0, "errors": [os.urandom(900).hex()]})
+    packed = gzip.compress(whole.encode())
+    (path := tmp_path / "result.json.gz").write_bytes(packed[: len(packed) // 2])
+
+    with pytest.raises(BadInput, match=r"breaks off inside its gzip in line 1 \(0\.00 MB unpacked\)"):
+        read_file(path)
+
+
+def test_a_detailed_result_of_vllm_bench_fills_what_its_statistics_leave_out() -> None:
+    plain = {"completed": 3, "request_throughput": 2.0, "mean_ttft_ms": 5.0, "request_rate": 2.0}
+    detailed = plain | {
+        "ttfts": [0.1, 0.2, 0.0],
+        "itls": [[0.02, 0.04], [0.03], []],
+        "queue_times": [0.5, 0.5, 0.5],
+        "output_lens": [3, 2, 0],
+        "errors": ["", "", "Traceback …\nTimeoutError: \x1b[31mlate"],
+    }
+
+    e = read_bench_result(detailed, "r.json")
+
+    assert e.number("client:ttft_mean_ms") == 5.0, "what the file says itself holds"
+    assert e.number("client:ttft_median_ms") == pytest.approx(150), "not of the one that failed"
+    assert e.number("client:itl_mean_ms") == pytest.approx(30)
+    assert e.number("client:client_queue_time_mean_ms") == pytest.approx(500)
+    assert e.series("workload:output_tokens") == (3, 2, 0)
+    assert e.text("client:error") == "TimeoutError: late"
+    closed = read_bench_result(detailed | {"request_rate": "inf", "max_concurrency": 2}, "r.json")
+    assert e.readings.keys() - closed.readings.keys() >= {"client:client_queue_time_mean_ms"}
+    asked = diagnose(read_bench_result(plain | {"mean_tpot_ms": 9.0}, "r.json")).findings[0].advice.change
+    assert "client-side" not in asked
+    assert "client-side ITL" in diagnose(read_bench_result(plain, "r.json")).findings[0].advice.change
 
 
 def test_a_log_wrapped_in_json_lines_is_a_log(tmp_path: Path) -> None:

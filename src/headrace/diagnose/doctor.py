@@ -13,6 +13,7 @@ from headrace.diagnose.causes import causes
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of
+from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules import (
     arithmetic,
     arrivals,
@@ -191,10 +192,24 @@ def _cannot_tell(e: Evidence) -> Iterator[Finding]:
         "Nothing here tells what holds requests up",
         (),
         Advice(
-            "collect, while it is slow: two scrapes of /metrics 30 s apart (or headrace doctor URL), "
-            "the server's log from its start, its command line; and client-side TTFT and ITL",
+            f"collect, while it is slow: {_still_missing(e)}",
             "usage of each budget, and so the one that binds",
         ),
         Severity.NOTE,
         0.5,
     )
+
+
+def _still_missing(e: Evidence) -> str:
+    """What would tell, without what is there."""
+    measured = {q.what for q in quantities(e, ("client:",))}
+    alike = {"TTFT": {"ttft"}, "ITL": {"itl", "tpot"}}
+    waits = [name for name, known in alike.items() if measured.isdisjoint(known)]
+    wanted = [
+        ("two scrapes of /metrics 30 s apart (or headrace doctor URL)", not load_of(e).running),
+        ("the server's log from its start", not e.events and not any(e.under("log:"))),
+        ("its command line", not e.flags),
+        (f"client-side {' and '.join(waits)}", bool(waits)),
+    ]
+    missing = [what for what, absent in wanted if absent]
+    return ", ".join(missing) or "the same over a longer time, from before it was slow"

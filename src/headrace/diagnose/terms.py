@@ -86,7 +86,7 @@ def _named_in(name: str) -> Term | None:
         (len(n), t)
         for t in terms()
         for n in map(_plain, t.names)
-        if len(n) > 3 and re.search(rf"(?<!\w){re.escape(n)}(?!\w)", name)
+        if len(n) > 2 and re.search(rf"(?<!\w){re.escape(n)}(?!\w)", name)
     ]
     return max(found, key=lambda pair: pair[0])[1] if found else None
 

@@ -45,6 +45,14 @@ def read_file(path: Path, name: str = "") -> Evidence:
     source = Source(path, name)
     if not path.is_file():
         raise BadInput(f"{path} is no file", "give a file, or an address as http://localhost:8000")
+    found = _read(source, path.stat().st_size)
+    if not source.cut:
+        return found
+    cut = f"{source.name} breaks off inside its gzip in {source.cut_after}: what came before was read"
+    return replace(found, notes=(*found.notes, cut))
+
+
+def _read(source: Source, size: int) -> Evidence:
     head = source.head()
     if not head.strip():
         raise BadInput(f"{source.name} is empty")
@@ -54,7 +62,7 @@ def read_file(path: Path, name: str = "") -> Evidence:
         return _read_json_file(source, source.name)
     spoken = not ours and len(head) < LONGEST_HEAD and is_report(head)
     if is_page(head) and not logged and not spoken:
-        return _read_pages(source, path.stat().st_size)
+        return _read_pages(source, size)
     if _YAML.search(head) and not logged and not spoken:
         return read_manifest(source.whole(MOST_STRUCTURED), source.name)
     found = _read_commands(source, head) if not logged else Evidence()
@@ -99,7 +107,13 @@ def _lines(source: Source):
 
 
 def _read_json_file(source: Source, name: str) -> Evidence:
-    value = read_json(source.whole(MOST_STRUCTURED), name)
+    text = source.whole(MOST_STRUCTURED)
+    if source.cut:
+        raise BadInput(
+            f"{name} breaks off inside its gzip in {source.cut_after}, and JSON is read whole or not at all",
+            "copy the file again",
+        )
+    value = read_json(text, name)
     if is_bench_result(value):
         return read_bench_result(value, name)
     if is_incident(value):

@@ -93,11 +93,7 @@ def read_log(source: Source) -> Evidence:
     reader = _Reader(source.name)
     for line in source.lines_with(_words()):
         reader.take(line)
-    found = reader.evidence()
-    if source.cut:
-        cut = f"{source.name} ends in the middle of its gzip: what came before was read"
-        return found | Evidence(notes=(cut,))
-    return found
+    return reader.evidence()
 
 
 def read_lines(lines: Iterator[tuple[int, str]], name: str) -> Evidence:

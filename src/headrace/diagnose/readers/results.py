@@ -3,7 +3,8 @@
 Measurement | {"mean_ttft_ms": …} -> Evidence of `client:…` and `workload:…` readings
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from headrace.core.bill import CAUSES
 from headrace.core.measurement import Measurement
 from headrace.core.timeline import Timeline
 from headrace.diagnose.evidence import Evidence, Flag, Reading, Value
+from headrace.diagnose.readers.text import plain
 
 _STATS = ("mean", "median", "p50", "p90", "p95", "p99")
 
@@ -20,7 +22,7 @@ def is_bench_result(value: Mapping[str, object]) -> bool:
 
 
 def read_bench_result(value: Mapping[str, object], where: str) -> Evidence:
-    """Of `vllm bench serve --save-result`."""
+    """Of `vllm bench serve --save-result`, with `--save-detailed` or without."""
     names = {
         "output_throughput": "client:output_tok_s",
         "request_throughput": "client:requests_per_s",
@@ -40,11 +42,44 @@ def read_bench_result(value: Mapping[str, object], where: str) -> Evidence:
         for key, name in names.items()
         if isinstance(entry := value.get(key), int | float | str)
     }
-    lengths = value.get("input_lens")
-    if isinstance(lengths, list) and all(isinstance(n, int | float) for n in lengths):
-        counts = tuple[Value, ...](float(n) for n in lengths[:10_000])
-        readings["workload:prompt_tokens"] = Reading("workload:prompt_tokens", counts, f"{where} input_lens")
-    return Evidence(readings=readings, sources=(where,))
+    return Evidence(readings=dict(_of_each_request(value, where)) | readings, sources=(where,))
+
+
+_LISTS = (("ttfts", "ttft"), ("itls", "itl"), ("latencies", "e2el"), ("queue_times", "client_queue_time"))
+"""Lists of `--save-detailed` in seconds (of lists, for itls), and what they are called here."""
+_MOST_REQUESTS = 10_000
+
+
+def _of_each_request(value: Mapping[str, object], where: str) -> Iterator[tuple[str, Reading]]:
+    """What `--save-detailed` adds: the statistics that `--percentile-metrics` left out, lengths, errors."""
+    for key, name in (("input_lens", "workload:prompt_tokens"), ("output_lens", "workload:output_tokens")):
+        if lengths := _numbers(value.get(key)):
+            counts = tuple[Value, ...](lengths[:_MOST_REQUESTS])
+            yield name, Reading(name, counts, f"{where} {key}")
+    closed = value.get("request_rate") == "inf" and value.get("max_concurrency") is not None
+    for key, quantity in _LISTS:
+        if key == "queue_times" and closed:
+            continue  # nothing was due before a place was free: to wait for one is how that load is made
+        # One that failed has zeros.
+        if times := [n for n in _numbers(value.get(key)) if n > 0]:
+            for stat, share in (("mean", None), ("median", 50), ("p99", 99)):
+                ms = 1e3 * float(np.mean(times) if share is None else np.percentile(times, share))
+                name = f"client:{quantity}_{stat}_ms"
+                yield name, Reading(name, (ms,), f"{where} {key}")
+    errors = value.get("errors")
+    told = sorted({str(e).strip() for e in errors if e}) if isinstance(errors, list) else []
+    if told:
+        last = [plain(text.splitlines()[-1])[:200] for text in told[:3]]
+        yield "client:error", Reading("client:error", tuple[Value, ...](last), f"{where} errors")
+
+
+def _numbers(value: object) -> list[float]:
+    """Of a list, or a list of lists; empty where it holds anything else, or nothing."""
+    if not isinstance(value, list):
+        return []
+    flat = [n for part in value for n in (part if isinstance(part, list) else (part,))]
+    good = all(isinstance(n, int | float) and math.isfinite(n) for n in flat)
+    return [float(n) for n in flat] if good else []
 
 
 def from_measurement(measurement: Measurement, where: str) -> Evidence:

@@ -24,6 +24,8 @@ _GZIP = b"\x1f\x8b"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
+_TIME = re.compile(r"(?<!\d)(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+
 
 def plain(text: str) -> str:
     """Without terminal escapes, control characters and marks that reverse the direction of writing."""
@@ -46,6 +48,14 @@ class Source:
         self.path = path
         self.name = name or plain(path.name)
         self.cut = False
+        self._bytes, self._lines, self._tail = 0, 0, b""
+
+    @property
+    def cut_after(self) -> str:
+        """Where what could be unpacked ends, for a person."""
+        told = _TIME.findall(self._tail.decode("utf-8", "replace"))
+        at = f", at {told[-1]}" if told else ""
+        return f"line {self._lines + 1:,} ({self._bytes / 1e6:,.2f} MB unpacked{at})"
 
     def head(self, size: int = 1 << 16) -> str:
         """Its beginning as text. Raises `BadInput` for what is no text."""
@@ -65,9 +75,13 @@ class Source:
         return b"".join(parts).decode("utf-8", "replace")
 
     def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
+        self._bytes, self._lines = 0, 0
         try:
             with self._open() as file:
                 while chunk := file.read1(size):
+                    self._bytes += len(chunk)
+                    self._lines += chunk.count(b"\n")
+                    self._tail = chunk[-LONGEST_LINE:]
                     yield chunk
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.cut = True

@@ -97,7 +97,7 @@ def held_before_the_engine(e: Evidence) -> Iterator[Finding]:
         "others are in the front end, which prepares their images",
         (fact(e, opened.name), *(fact(e, n) for n in load.names.values() if n in e.readings)),
         Advice(
-            "--api-server-count 4 (or --renderer-num-workers), images made smaller before they are sent, "
+            "--api-server-count 4, images made smaller before they are sent, "
             "--mm-processor-kwargs with fewer pixels",
             "running follows the requests that are open",
             "cores and host memory for each process",
