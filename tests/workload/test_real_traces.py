@@ -4,6 +4,7 @@ import csv
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headrace.workload.columns import Columns, collect
@@ -11,6 +12,7 @@ from headrace.workload.features import Features, describe
 from headrace.workload.readers import open_trace, read_trace
 from headrace.workload.reshape import spread
 from headrace.workload.slices import ALL, Slice
+from headrace.workload.two_samples import ks_distance
 
 SHARED = os.environ.get("HEADRACE_SHARED")
 pytestmark = [
@@ -18,6 +20,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 TRACES = Path(SHARED or ".") / "traces"
+MOONCAKE = "mooncake_conversation"
 
 
 def columns_of(name: str, part: Slice = ALL) -> Columns:
@@ -42,6 +45,21 @@ def test_azure(kind: str, rows: int, duration_s: float, clipped_at: int) -> None
 
 
 @pytest.mark.parametrize(
+    ("kind", "first", "last", "most"), [("code", 50, 8549, 0.002), ("conv", 10450, 18757, 0.044)]
+)
+def test_the_pieces_of_azure_have_the_lengths_of_the_whole(
+    kind: str, first: int, last: int, most: float
+) -> None:
+    """Their rows are named, and the larger distance of Kolmogorov and Smirnov of prompts and outputs."""
+    columns = columns_of(f"azure_2023/AzureLLMInferenceTrace_{kind}.csv")
+    distances = [
+        ks_distance(whole.astype(float), whole[first : last + 1].astype(float))
+        for whole in (columns.prompt_tokens, columns.output_tokens)
+    ]
+    assert max(distances) == pytest.approx(most, abs=5e-4)
+
+
+@pytest.mark.parametrize(
     ("piece", "rows", "duration_s", "reuse"), [("head", 1165, 393, 0.231), ("families", 1194, 3531, 0.370)]
 )
 def test_mooncake(piece: str, rows: int, duration_s: float, reuse: float) -> None:
@@ -60,6 +78,22 @@ def test_mooncakes_clock_ticks_and_spreading_takes_its_bursts_away() -> None:
     assert features.timing.gap_cv == pytest.approx(3, abs=0.3)
     due = [request.due_at for request in spread(read_trace(TRACES / name).requests)]
     assert max(later - due[0] for later in due) <= features.timing.duration_s + 3
+
+
+def test_mooncakes_ticks_are_three_seconds_and_jitter_makes_them_poisson() -> None:
+    due = [r.due_at for r in read_trace(TRACES / f"{MOONCAKE}/slice_head_conversation_trace.jsonl").requests]
+    ticks = np.diff(np.unique(due))
+    jittered = np.diff(np.sort(np.array(due) + np.random.default_rng(1).uniform(0, 3, len(due))))
+
+    assert set(np.round(ticks / 3.0)) == {1.0}
+    assert np.abs(ticks - 3.0).max() < 0.0015
+    assert jittered.std() / jittered.mean() == pytest.approx(1.01, abs=0.1)  # of the whole trace
+
+
+def test_the_families_of_mooncake_are_a_tenth_of_its_rate() -> None:
+    """12,031 rows over 3,537 s in the whole."""
+    timing = features_of(f"{MOONCAKE}/slice_families_conversation_trace.jsonl").timing
+    assert 12_031 / 3_537 / timing.rate == pytest.approx(10, rel=0.02)
 
 
 @pytest.mark.parametrize(("piece", "sessions"), [("miniswe", 18), ("taubench", 24)])

@@ -64,8 +64,8 @@ def test_a_client_is_the_same_whoever_else_is_there(tmp_path: Path) -> None:
     [
         ("", DATASET, "trace.csv is empty"),
         ("0,1", DATASET, "trace.csv, line 1: 2 fields of 6"),
-        ("0,-1,0,Gamma,1,1", DATASET, "line 1: -1 requests a second"),
-        ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1", DATASET, "line 2: 1 requests a second at 0 s after 0"),
+        ("0,-1,0,Gamma,1,1", DATASET, "line 1: -1 requests a second; it must be 0 or more"),
+        ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1", DATASET, "line 2: a window from 0 s after one from 0 s"),
         ("0,1,1,Pareto,1,1", DATASET, "gaps of a 'Pareto' distribution"),
         ("0,1,1,Gamma,0,1", DATASET, "of shape 0"),
         (TRACE, {"0": {"input_tokens": "{}", "output_tokens": "{7: 1.0}"}}, "no input_tokens"),

@@ -136,9 +136,12 @@ def _windows(path: Path) -> Iterator[_Window]:
                 start_s, rate, kind, shape = float(fields[0]), float(fields[1]), fields[3], float(fields[4])
             except ValueError as error:
                 raise BadInput(f"{path}, line {number}: {error}", "the line may be cut off") from error
-            if not (before_s < start_s < math.inf and 0 <= rate < math.inf):
+            if not 0 <= rate < math.inf:
+                raise BadInput(f"{path}, line {number}: {rate:g} requests a second; it must be 0 or more")
+            if not before_s < start_s < math.inf:
                 raise BadInput(
-                    f"{path}, line {number}: {rate:g} requests a second at {start_s:g} s after {before_s:g}"
+                    f"{path}, line {number}: a window from {start_s:g} s after one from {before_s:g} s",
+                    "sort the windows by their first field",
                 )
             if rate and not (kind in {"Gamma", "Weibull"} and 0.01 <= shape < math.inf):
                 raise BadInput(f"{path}, line {number}: gaps of a {kind!r} distribution of shape {shape:g}")
