@@ -32,3 +32,14 @@ def test_an_address_and_its_port_as_two_words_are_put_together() -> None:
 
     assert result.exit_code == 2
     assert "a server's address is one word, as localhost:8000" in result.stderr
+
+
+@pytest.mark.parametrize(("flag", "of_bench"), [("--goodput", "--slo"), ("--save-result", "--output")])
+def test_compare_names_no_option_that_only_bench_has(flag: str, of_bench: str) -> None:
+    """It took --slo as well, and did nothing with it."""
+    bench = CliRunner().invoke(main, ["bench", "localhost:1", flag])
+    compare = CliRunner().invoke(main, ["compare", "localhost:1", "localhost:2", flag])
+
+    assert f"{of_bench} " in bench.stderr
+    assert f"{of_bench} " not in compare.stderr
+    assert (bench.exit_code, compare.exit_code) == (2, 2)

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from headrace.cli.capacity import find_capacity
-from headrace.cli.load_options import KEPT, LOAD_SECTIONS, file_option, load_options
+from headrace.cli.load_options import KEPT, LOAD_SECTIONS, file_option, load_options, slo_option
 from headrace.cli.loads import LoadOptions, check_load, load_of
 from headrace.cli.measuring import Interrupted, Planned, Target, Watching, measure_planned
 from headrace.cli.refused import GivesUp
@@ -43,6 +43,7 @@ class Options(LoadOptions):
     """What the command line says beside the address."""
 
     model: str | None
+    slo: Objectives | None
     find_capacity: bool
     output: Path | None
     csv: Path | None
@@ -60,6 +61,7 @@ class Options(LoadOptions):
 @click.argument("url")
 @click.option("--model", help="Model to ask for.  [default: the server's first]")
 @load_options
+@slo_option
 @click.option("--find-capacity", is_flag=True, help="Find the highest rate that meets --slo.")
 @file_option("--output", "FILE.jsonl", "Keep the record: one line per request.")
 @file_option("--csv", "FILE.csv", "One row per class, for a spreadsheet.")

@@ -56,8 +56,7 @@ class Options(LoadOptions):
     cls=LoadCommand,
     no_args_is_help=True,
     short_help="Which of two servers is faster, and how sure that is.",
-    sections=LOAD_SECTIONS
-    | {"Comparison": ("pairs", "slo"), "Results": ("output_dir", "csv", "html", "as_json")},
+    sections=LOAD_SECTIONS | {"Comparison": ("pairs",), "Results": ("output_dir", "csv", "html", "as_json")},
 )
 @click.argument("a")
 @click.argument("b")
@@ -94,7 +93,7 @@ def compare(a: str, b: str, **options: Unpack[Options]) -> None:
     \b
     Examples:
       headrace compare localhost:8000 localhost:8001
-      headrace compare localhost:8000 localhost:8001 --rate 4 --pairs 8 --html compared.html
+      headrace compare localhost:8000 localhost:8001 --rate 4 --pairs 8 --html both.html
       headrace compare localhost:8000 localhost:8000 --duration 30s
     """
     for address in (a, b):

@@ -31,6 +31,7 @@ EXIT_NOT_FOUND = 3
 class Options(LoadOptions):
     """Of the load, and what becomes of the result."""
 
+    slo: Objectives | None
     html: Path | None
     as_json: bool
 

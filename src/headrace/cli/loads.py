@@ -12,7 +12,6 @@ from headrace.cli.wording import Wording
 from headrace.core.errors import BadInput
 from headrace.core.exchange import Arrival, Ask
 from headrace.core.measurement import Load
-from headrace.core.objective import Objectives
 from headrace.measure.sources import Closed, Timetable
 from headrace.measure.synthetic import Lengths, asks, due_times
 from headrace.report.units import many
@@ -65,7 +64,6 @@ class LoadOptions(TypedDict):
     timeout: float
     api_key: str | None
     connections: str
-    slo: Objectives | None
 
 
 def at_rate(options: LoadOptions, rate: float, number: int, longer: float) -> LoadOptions:

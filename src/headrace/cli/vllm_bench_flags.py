@@ -37,6 +37,7 @@ INSTEAD = {
 }
 
 
+_FLAG = re.compile(r"--[a-z-]+")
 _EXTRA_PORT = re.compile(r"unexpected extra argument \((\d+)\)")
 
 
@@ -47,7 +48,9 @@ class LoadCommand(SectionedCommand):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if instead := INSTEAD.get(error.option_name.replace("_", "-")):
+            instead = INSTEAD.get(error.option_name.replace("_", "-"), "")
+            ours = {name for each in self.params for name in each.opts}
+            if instead and set(_FLAG.findall(instead)) <= ours:
                 message = f"{error.option_name} is a flag of `vllm bench serve`, and not here: {instead}"
                 raise click.UsageError(message, ctx) from error
             raise
