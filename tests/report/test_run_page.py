@@ -77,8 +77,8 @@ def test_a_search_that_could_not_tell_says_which_duration_would_do() -> None:
     near = (Probe(1.0, Verdict.MET, True, ""), Probe(2.0, Verdict.UNDECIDED, True, ""), short[2])
 
     assert headline(Capacity(Found.UNDECIDED, None, 4.0, short)) == (
-        "UNDECIDED below 4 requests a second: runs had too few requests. --duration 250s would do at the "
-        "highest of these rates, 490s at the lowest."
+        "UNDECIDED below 4 requests a second: runs had too few requests. About --duration 250s would do "
+        "at the highest of these rates, 500s at the lowest."
     )
     assert headline(Capacity(Found.UNDECIDED, 1.0, 4.0, near)).endswith("can tell more. Raise --duration.")
 

@@ -1,6 +1,6 @@
 """What a search for the highest rate found, for a person."""
 
-from math import inf
+from math import ceil, inf
 
 from rich.console import Console
 from rich.table import Table
@@ -52,16 +52,18 @@ def headline(capacity: Capacity) -> str:
 def _longer(capacity: Capacity) -> str:
     """What would tell more: a length that is known to do where requests were too few."""
     low, high = capacity.met or 0.0, capacity.missed or inf
-    would_do_s = [
-        probe.would_do_s
+    short = [
+        (probe.rate, probe.would_do_s)
         for probe in capacity.probes
         if probe.would_do_s is not None and low <= probe.rate <= high
     ]
-    if not would_do_s:
+    if not short:
         return "longer runs can tell more. Raise --duration"
-    shortest, longest = min(would_do_s), max(would_do_s)
-    lowest = f" at the highest of these rates, {longest:.0f}s at the lowest" if longest > shortest else ""
-    return f"runs had too few requests. --duration {shortest:.0f}s would do{lowest}"
+    # By requests, as a class that never came in a short run has no say in its seconds.
+    requests = max(rate * would_do_s for rate, would_do_s in short)
+    lowest, highest = (10 * ceil(requests / rate / 10) for rate in (min(short)[0], max(short)[0]))
+    more = f" at the highest of these rates, {lowest}s at the lowest" if lowest > highest else ""
+    return f"runs had too few requests. About --duration {highest}s would do{more}"
 
 
 def _between(capacity: Capacity) -> str:
