@@ -154,3 +154,42 @@ def test_starting_points_are_settings_under_which_it_still_fits(gpu: str) -> Non
         )
         asked = replace(found.asked, max_model_len=int(chosen.get("max_model_len", 8192)))
         assert plan_of(deployment, asked).has_room, point.kind
+
+
+def _choices(model: str, gpu: str, kind: str, asked: Asked, holds: float | None = None) -> dict[str, str]:
+    (point,) = (p for p in starting_points(plan_of(on(model, gpu), asked), holds) if p.kind == kind)
+    return {choice.name: choice.value for choice in point.choices}
+
+
+@pytest.mark.parametrize(("gpu", "tokens"), [("l4", 256), ("a100-80", 1024), ("h100", 2048)])
+def test_an_interactive_step_is_as_large_as_its_card_computes_in_a_tenth_of_a_second(
+    gpu: str, tokens: int
+) -> None:
+    """2,048 were advised for every card; on an L4 such a step takes half a second."""
+    assert _choices("llama-3.1-8b", gpu, "interactive", Asked(8192))["max_num_batched_tokens"] == str(tokens)
+
+
+def test_slots_are_what_the_kv_cache_holds_in_whole_sizes_of_graphs() -> None:
+    """Not the power of two below, which left up to half of the KV cache unused."""
+    for holds, seqs in ((3.9, 3), (8.0, 8), (100.0, 96), (250.0, 248)):
+        found = _choices("llama-3.1-8b", "h100", "multi-tenant", Asked(8192), holds)
+        assert found["max_num_seqs"] == str(seqs)
+
+
+def test_long_contexts_get_as_many_slots_as_fit_of_full_length() -> None:
+    """SmolLM2 on a T4 was told 32, where 67 of full length fit."""
+    found = plan_of(on("smollm2-135m", "t4"), Asked(8192))
+    seqs = int(_choices("smollm2-135m", "t4", "long-context", Asked(8192))["max_num_seqs"])
+    assert seqs >= min(found.max_concurrency, found.deployment.max_num_seqs)
+
+
+@pytest.mark.parametrize("kind", ["long-context", "multi-tenant"])
+def test_no_threshold_is_longer_than_a_request(kind: str) -> None:
+    """vLLM refuses to start with such a one."""
+    found = _choices("llama-3.1-8b", "h100", kind, replace(Asked(300), kv_cache_memory_bytes=48 << 20))
+    assert int(found["long_prefill_token_threshold"]) <= int(found["max_model_len"]) < 512
+
+
+def test_starting_points_are_told_for_stages_too_whose_time_is_not_modelled() -> None:
+    staged = plan_of(on("llama-3.1-70b", "h100", 2, pipeline_parallel_size=2), Asked(8192))
+    assert starting_points(staged)[0].choices[0].value == "2048"
