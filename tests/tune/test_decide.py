@@ -15,6 +15,7 @@ from headrace.core.grade import Grade
 from headrace.core.objective import parse_objectives
 from headrace.core.ports import Overrides
 from headrace.core.trial import NoResult, Purpose, Run, Verdict, Wanted
+from headrace.tune.belief import view_of
 from headrace.tune.decide import Room, next_trial
 from headrace.tune.drive import Budget, drive
 from headrace.tune.evidence import bracket_of
@@ -112,6 +113,17 @@ def test_a_contender_whose_repeats_miss_a_limit_has_not_proven_its_load() -> Non
     assert found.verdict is Verdict.IMPROVED
 
 
+def test_runs_of_a_proof_do_not_change_what_is_proven() -> None:
+    """They mended the twin, and of two candidates that were as good now one and now the other was proven."""
+    server, asked = Server(off_by(1.2, 0.9)), problem()
+    tune(server, asked)
+    first = next(at for at, run in enumerate(server.runs) if run.purpose is Purpose.PROOF)
+    before, after = view_of(asked, server.runs[:first]), view_of(asked, server.runs)
+    assert len(server.runs) > first + 2
+    assert (after.pace, after.ranking) == (before.pace, before.ranking)
+    assert len({str(run.overrides) for run in server.runs[first:] if run.overrides}) == 1
+
+
 def test_a_latency_is_found_at_the_workloads_own_load_alone() -> None:
     server = Server(off_by(1.15, 0.9, LATENCY), goal=LATENCY)
     found = tune(server, problem(LATENCY))
@@ -201,7 +213,7 @@ def test_a_start_that_carries_all_that_may_be_tried_stays_and_the_reason_is_said
 
 def test_objectives_that_nobody_can_meet_end_with_how_near_and_what_it_takes() -> None:
     goal = Goal(Aim.CAPACITY, parse_objectives("short: p95 ttft < 5ms"))
-    server = Server(off_by(1.0, 1.0, goal), goal=goal)
+    server = Server(off_by(1.0, 1.0, goal), noise=0.0, goal=goal)
     found = tune(server, problem(goal))
     assert found.verdict is Verdict.UNREACHABLE
     assert "times the limit" in found.why
@@ -218,7 +230,7 @@ def test_a_load_too_high_for_one_server_asks_for_more_of_them() -> None:
     asked = problem(
         LATENCY, twin=lambda point: grade_of(point.overrides, 5 * point.load, point.pace, LATENCY)
     )
-    found = tune(Server(truth, goal=LATENCY), asked)
+    found = tune(Server(truth, noise=0.0, goal=LATENCY), asked)
     assert found.verdict is Verdict.UNREACHABLE
     idle = next(rung for rung in range(-1, -95, -1) if _carried_at(asked, rung))
     assert f"meets it at {load_of(idle):.2g} times the load" in found.why

@@ -68,3 +68,23 @@ def test_of_settings_that_are_as_good_the_one_that_keeps_others_waiting_least_is
     best = explore(problem(LATENCY, twin=twin), Pace()).best
     assert best is not None
     assert best.overrides == {CAP: 96}
+
+
+def test_levers_that_must_move_together_are_found_over_one_that_is_not_the_best() -> None:
+    """A conversation on an H100 again: with a cap of 128 a smaller step is no gain, and with the smaller step
+    a cap of 256 is the best there is.
+    """
+    worth = {
+        (2048, 96): 0.85,
+        (2048, 128): 0.80,
+        (1024, 128): 0.801,
+        (1024, 256): 0.60,
+    }
+
+    def twin(point: Point) -> Grade:
+        tokens, cap = int(point.overrides.get(TOKENS, 2048)), int(point.overrides.get(CAP, 0))
+        return grade_of({}, point.load * worth.get((tokens, cap), 1.2))
+
+    best = explore(problem(twin=twin), Pace()).best
+    assert best is not None
+    assert best.overrides == {TOKENS: 1024, CAP: 256}

@@ -81,10 +81,11 @@ class View:
 
 def view_of(problem: Problem, runs: Sequence[Run]) -> View:
     """`runs` begin with the baseline's. Those of further levers tell nothing of the twin, which does not know
-    what they switch, so they lead to no other candidate.
+    what they switch, so they lead to no other candidate. Nor do those of a proof mend it: they are of two
+    settings, one of them drowned, and of two that are as good now this and now that one would be proven.
     """
     seen = [run for run in runs if run.purpose is not Purpose.LEVER]
-    series = paces(seen, problem.twin)
+    series = paces([run for run in seen if run.purpose is not Purpose.PROOF], problem.twin)
     baseline = sum(run.purpose is Purpose.BASELINE for run in seen[: _first_other(seen)])
     seeks = problem.goal.seeks_capacity
     ranking = explore(problem, series[baseline])

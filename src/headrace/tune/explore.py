@@ -35,6 +35,8 @@ STRIDE = 4
 """Rungs of the race's first strides: a fifth more load."""
 CLIMBERS = 6
 """Neighbours of the best that are tried at a higher load, each unlike the others."""
+WALKERS = 3
+"""The best that are moved along the levers."""
 REACH = 3
 """Values of a lever that the best is moved by, either way."""
 MOST_PASSES = 8
@@ -170,19 +172,22 @@ class _Tour:
                 stride //= 2
 
     def refine(self) -> None:
-        """Move the best along each lever until nothing is better."""
+        """Move the best few along each lever until nothing is better. Where two levers must move together,
+        as a smaller step that allows a larger cap, the way leads over one that is not the best.
+        """
         for _ in range(MOST_PASSES):
-            found = self.best(1)
+            found = self.best(WALKERS)
             if not found:
                 return
             best = found[0]
-            near = self.problem.space.neighbours(best.overrides, REACH)
+            walks = [self.problem.space.neighbours(each.overrides, REACH) for each in found]
+            near = list({settings_key(each): each for walk in walks for each in walk}.values())
             rung = best.rung or 0
             met = self._met(near, rung)
             if self.problem.goal.seeks_capacity:
                 climbers = _distinct([self.seen[settings_key(each)] for each in met], CLIMBERS)
                 self.race([each.overrides for each in climbers], rung)
-            if self.best(1)[0] == best:
+            if self.best(WALKERS) == found:
                 return
 
     def best(self, count: int) -> tuple[Candidate, ...]:
