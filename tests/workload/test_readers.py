@@ -98,6 +98,13 @@ def test_a_slice_is_read_no_further_than_asked(tmp_path: Path) -> None:
         read_trace(path)
 
 
+def test_a_slice_of_a_quiet_time_says_when_the_next_request_is_due(tmp_path: Path) -> None:
+    """It said "0 rows ask for no output", as if that were why."""
+    part = Slice(from_s=1.0, until_s=2.0)
+    with pytest.raises(BadInput, match=r"from 1 s and before 2 s of its own time; the next .* at 4\.3"):
+        read_trace(file_of(tmp_path, AZURE), part=part)
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -55,18 +55,13 @@ class Counts(Protocol):
 
 def kept(stream: Counts, rows: Iterable[Row], part: Slice) -> Iterator[Row]:
     """The rows of `part`; reads no further than that. Raises `BadInput` with the line that is wrong."""
-    start_ns = None if stream.base_ns is None else 0
     count = 0
     if part.sort:
         rows = sorted(rows, key=lambda row: row.at_ns)
-    for row in _in_order(stream.path, rows):
-        if not row.output_tokens:
-            stream.left_out += 1
-            continue
-        if start_ns is None:
-            start_ns = row.at_ns
-        since_s = (row.at_ns - start_ns) / 1e9
+    for since_s, row in _dated(stream, rows):
         if since_s >= part.until_s:
+            if not count:
+                raise _between(stream.path, part, since_s)
             return
         if since_s > LONGEST_S:
             raise BadInput(
@@ -82,6 +77,18 @@ def kept(stream: Counts, rows: Iterable[Row], part: Slice) -> Iterator[Row]:
         count += 1
         if count == part.first:
             return
+
+
+def _dated(stream: Counts, rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
+    """With its seconds after the first of all; those that ask for no output are counted instead."""
+    start_ns = None if stream.base_ns is None else 0
+    for row in _in_order(stream.path, rows):
+        if not row.output_tokens:
+            stream.left_out += 1
+            continue
+        if start_ns is None:
+            start_ns = row.at_ns
+        yield (row.at_ns - start_ns) / 1e9, row
 
 
 def _in_order(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
@@ -116,6 +123,16 @@ def _check_lengths(path: Path, row: Row) -> None:
 
 def _bad_length(path: Path, row: Row, what: str, tokens: int, least: int) -> BadInput:
     return BadInput(f"{path}, line {row.line}: {tokens} {what} tokens; it must be {least} to {MOST_TOKENS}")
+
+
+def _between(path: Path, part: Slice, next_s: float) -> BadInput:
+    """The part lies where nothing was due."""
+    whose = f" of {', '.join(sorted(part.classes))}" if part.classes else ""
+    return BadInput(
+        f"{path} holds no request{whose} due from {part.from_s:g} s and before {part.until_s:g} s of its own "
+        f"time; the next of all is due at {next_s:g} s",
+        "ask for a longer part, or for one that begins elsewhere",
+    )
 
 
 def what_was_left(stream: Counts, part: Slice) -> BadInput:
