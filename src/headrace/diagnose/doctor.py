@@ -13,6 +13,7 @@ from headrace.diagnose.causes import causes
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of
+from headrace.diagnose.missing_flags import flags_alone
 from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules import (
     arithmetic,
@@ -189,7 +190,9 @@ def _cannot_tell(e: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         Label.UNDETERMINED,
-        "Nothing here tells what holds requests up",
+        "These flags are in order by themselves; how the server fares with them they do not tell"
+        if e.flags and flags_alone(e)
+        else "Nothing here tells what holds requests up",
         (),
         Advice(
             f"collect, while it is slow: {_still_missing(e)}",

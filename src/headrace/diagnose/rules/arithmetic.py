@@ -51,6 +51,41 @@ def prefills_take_turns(e: Evidence) -> Iterator[Finding]:
         )
 
 
+SOONER_THAN_LOAD = 3.0
+"""So many times more than the load TTFT grows where requests wait for others' answers to end."""
+LATE_FOR_ANSWERS_S = 10.0
+
+
+def waits_for_answers(e: Evidence) -> Iterator[Finding]:
+    """Prompts that are read one after the other make TTFT grow as their number does. Where it grows far more,
+    most of them wait for a slot, and that is for whole answers.
+    """
+    by_load = dict(_ttft_by_load(e))
+    if len(by_load) < 2 or start_failed(e) or load_of(e).peak_kv >= 0.9:
+        return
+    few, many = min(by_load), max(by_load)
+    own, late = by_load[few].last, by_load[many].last
+    if many < 4 * few or own <= 0 or late < LATE_FOR_ANSWERS_S or late / own < SOONER_THAN_LOAD * many / few:
+        return
+    yield Finding(
+        Label.QUEUEING,
+        f"{many / few:,.0f} times the requests at once and {late / own:,.0f} times the TTFT: most wait until "
+        "others' answers have ended",
+        (fact(e, by_load[few].name), fact(e, by_load[many].name)),
+        Advice(
+            "no more at once than run at once (a limit at the client or gateway), --max-num-seqs as far as "
+            "KV allows, replicas for the rest",
+            "TTFT near that of the smaller load",
+            "a queue that is seen where it can be told",
+            "running at --max-num-seqs while the others wait",
+        ),
+        Severity.WARNING,
+        0.7,
+        rivals=("a full KV pool, if running stands below --max-num-seqs: kv_cache_usage_perc",),
+        explains=frozenset({Label.UNDETERMINED, Label.COMPUTE}),
+    )
+
+
 def _ttft_by_load(e: Evidence) -> Iterator[tuple[float, Quantity]]:
     """(requests at once, TTFT) of names that end in a concurrency."""
     for q in quantities(e):
@@ -240,6 +275,7 @@ BUSY = 0.9
 RULES = (
     nothing_but_prefill,
     prefills_take_turns,
+    waits_for_answers,
     more_offered_than_served,
     kv_is_read_at_each_token,
     prefill_by_arithmetic,

@@ -139,6 +139,43 @@ def other_processor(e: Evidence) -> Iterator[Finding]:
             return
 
 
+_OF_THE_CARD = re.compile(r"gpu.*(?:util|busy)|sm_(?:util|active)")
+_LOADS = re.compile(r"concurren|clients|users|in_?flight|requests?(?:_at_once)?$|batch")
+FALLS = 0.8
+
+
+def card_idles_with_more(e: Evidence) -> Iterator[Finding]:
+    """More requests at hand make fuller steps, and the card no less busy: where it idles, what prepares steps
+    and answers them (one core of the server, or of the client) has no time left.
+    """
+    series = [r for r in (*e.under("runs:"), *e.under("sweep:")) if len(r.numbers) > 1]
+    cards = [r for r in series if _OF_THE_CARD.search(r.name)]
+    for load in (r for r in series if _LOADS.search(r.name) and r not in cards):
+        for card in (r for r in cards if len(r.numbers) == len(load.numbers)):
+            pairs = sorted(zip(load.numbers, card.numbers, strict=True))
+            (few, busy), (many, idle) = pairs[0], pairs[-1]
+            if many < 4 * few or idle > FALLS * busy or start_failed(e):
+                continue
+            yield Finding(
+                Label.CPU,
+                f"The card is {idle:g} busy with {many:g} requests and {busy:g} with {few:g}: it waits for "
+                "what prepares its steps",
+                (fact(e, load.name, span(e, load.name)), fact(e, card.name, span(e, card.name))),
+                Advice(
+                    "a newer version (async scheduling, a front end of its own), --api-server-count; and a "
+                    "generator of several processes, to see whether it is the client",
+                    "a card that is busy while requests are there",
+                    "cores",
+                    "CPU use of each process under that load",
+                ),
+                Severity.WARNING,
+                0.7,
+                rivals=("a client that sends no faster with more: its own CPU use",),
+                explains=frozenset({Label.UNDETERMINED, Label.COMPUTE, Label.MEMORY_BANDWIDTH}),
+            )
+            return
+
+
 _LOST = re.compile(r"recomput|preempt|retract|wasted")
 
 
@@ -213,5 +250,6 @@ RULES = (
     faster_link_is_no_faster,
     more_cores_are_no_faster,
     other_processor,
+    card_idles_with_more,
     smaller_pool_computes_again,
 )
