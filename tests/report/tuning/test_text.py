@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
+from headrace.core.conclusion import Curve, CurvePoint
+from headrace.core.trial import Verdict
 from headrace.report.tuning.text import tuning_text
 from headrace.report.tuning.tuning import Tuning
 from tests.report.tuning import examples
@@ -100,6 +102,34 @@ def test_settings_that_are_best_already_are_kept_with_the_reason() -> None:
     assert text.startswith("ALREADY BEST: keep the settings as they are")
     assert "The best other values in the twin: max_num_batched_tokens 1024, worst latency x 1.36" in text
     assert "Command line, unchanged" in text
+
+
+def test_a_start_that_is_best_says_how_much_it_carries_and_other_values_are_told_by_that() -> None:
+    """Asked for the most load, it told the latency at the workload's own, and levers by that: all x 1.00."""
+    tuning = examples.carries_more()
+    assert tuning.conclusion
+    assert tuning.explanation
+    found = replace(
+        tuning.conclusion,
+        verdict=Verdict.NOTHING_BETTER,
+        contender=None,
+        baseline_bracket=replace(tuning.conclusion.baseline_bracket, met=4.0, missed=None),
+        baseline_believed=5.0,
+    )
+    answer = tuning.explanation.answer
+    points = (
+        CurvePoint(64, 4.0, answer, ""),
+        CurvePoint(128, 5.0, answer, ""),
+        CurvePoint(256, 5.0, answer, ""),
+    )
+    curves = (
+        Curve("max_num_seqs", 128, points, None, ()),
+        Curve("max_num_batched_tokens", 128, points[:2], None, ()),
+    )
+    kept = replace(tuning, conclusion=found, explanation=replace(tuning.explanation, curves=curves))
+    text = " ".join(tuning_text(kept).split())
+    assert "They carry 12.5 requests/s within the limits in the twin, 5 times the workload's own." in text
+    assert "max_num_batched_tokens 64, load x 0.80; as good: max_num_seqs 256." in text
 
 
 def test_candidates_that_all_failed_are_not_called_worse() -> None:

@@ -5,7 +5,7 @@
 Nothing is said of a lever that its curve or the bill does not show.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -164,10 +164,20 @@ def stays_because(tuning: Tuning, bills: Bills | None) -> str:
         said.append(
             f"{share:.0%} of what slow {who(bills.request_class).lower()} wait for is '{WORDS[most].what}'."
         )
-    others = [other for curve in _curves(tuning) if (other := _crashed(tuning, curve) or _best_other(curve))]
-    if others:
-        said.append(f"The best other values in the twin: {'; '.join(others)}.")
+    crashed = [other for curve in _curves(tuning) if (other := _crashed(tuning, curve))]
+    others = [each for curve in _curves(tuning) if not _crashed(tuning, curve) for each in _best_other(curve)]
+    worse = [*crashed, *(f"{each}, {what}" for each, what in others if what)]
+    alike = [each for each, what in others if not what]
+    if worse:
+        said.append(f"The best other values in the twin: {'; '.join([*worse, *_as_good(alike)])}.")
+    elif alike:
+        said.append(f"Other values come to the same in the twin, and none to more: {', '.join(alike)}.")
     return " ".join(said)
+
+
+def _as_good(alike: Sequence[str]) -> Iterator[str]:
+    if alike:
+        yield f"as good: {', '.join(alike)}"
 
 
 def _crashed(tuning: Tuning, curve: Curve) -> str:
@@ -178,20 +188,28 @@ def _crashed(tuning: Tuning, curve: Curve) -> str:
     return f"{curve.lever}, no result in {many(len(moved), 'run')} with another value"
 
 
-def _best_other(curve: Curve) -> str:
-    """Of one lever, by the worst latency; empty where there is none to compare."""
+def _best_other(curve: Curve) -> Iterator[tuple[str, str]]:
+    """Of one lever, the value and what it comes to, empty if to the same: by the load within the limits where
+    that was looked for, else by the worst latency. None where there is none to compare.
+    """
     answer = point_at(curve, curve.winner)
     if answer is None or isinstance(answer.grade, NoResult) or not 0 < answer.grade.ratio < inf:
-        return ""
-    tried = [
-        (point.grade.ratio / answer.grade.ratio, point.value)
-        for point in curve.points
-        if point.value != curve.winner and not isinstance(point.grade, NoResult)
-    ]
-    if not tried:
-        return ""
-    factor, value = min(tried, key=lambda each: each[0])
-    return f"{curve.lever} {value_words(curve.lever, value)}, worst latency x {factor:.2f}"
+        return
+    tried = [point for point in curve.points if point.value != curve.winner]
+    if answer.capacity:
+        factors = [((point.capacity or 0.0) / answer.capacity, point.value) for point in tried]
+        best, what = max(factors, key=lambda each: each[0], default=None), "load"
+    else:
+        ratio = answer.grade.ratio
+        grades = [(point.grade, point.value) for point in tried if not isinstance(point.grade, NoResult)]
+        factors = [(grade.ratio / ratio, value) for grade, value in grades]
+        best, what = min(factors, key=lambda each: each[0], default=None), "worst latency"
+    if best is not None:
+        is_alike = abs(best[0] - 1) < SAME
+        yield (
+            f"{curve.lever} {value_words(curve.lever, best[1])}",
+            "" if is_alike else f"{what} x {best[0]:.2f}",
+        )
 
 
 def price_of(sides: Compared) -> list[str]:

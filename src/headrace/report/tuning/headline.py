@@ -109,23 +109,24 @@ def _nothing_better(tuning: Tuning, worst: Row | None) -> Headline:
         return Headline(
             "NOTHING BETTER",
             f"{keep}. None of {many(len(tried), 'run')} under other settings gave a result: "
-            f"{causes[0]}.{_carries_less(tuning)}",
+            f"{causes[0]}.{_carried(tuning)}",
         )
     word = "NOTHING BETTER" if _misses(tuning, worst) else WORD[found.verdict]
-    return Headline(word, f"{keep}. The reason: {found.why}.{_carries_less(tuning)}")
+    return Headline(word, f"{keep}. The reason: {found.why}.{_carried(tuning)}")
 
 
-def _carries_less(tuning: Tuning) -> str:
-    """Of a capacity below the workload's own load: what that takes instead of other settings."""
+def _carried(tuning: Tuning) -> str:
+    """Of a capacity: what the start carries; below the workload's own load, how many servers that takes."""
     found = tuning.conclusion
     carried = None if found is None or not tuning.goal.seeks_capacity else start_carries(found)
-    if carried is None or carried >= 1:
+    if found is None or carried is None:
         return ""
+    twins = "" if carried == found.baseline_bracket.met else " in the twin"
+    said = f" They carry {load_words(tuning, carried)}"
+    if carried >= 1:
+        return f"{said} within the limits{twins}, {carried:.2g} times the workload's own."
     servers = Bracket(carried, None).replicas()
-    return (
-        f" They carry {load_words(tuning, carried)} of {load_words(tuning, 1.0)} in the twin, so this load "
-        f"takes {servers} servers."
-    )
+    return f"{said} of {load_words(tuning, 1.0)}{twins}, so this load takes {servers} servers."
 
 
 def _improved(tuning: Tuning, sides: Compared, before: Side) -> str:
