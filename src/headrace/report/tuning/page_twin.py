@@ -56,7 +56,7 @@ def twin_sections(tuning: Tuning) -> Iterator[Section]:
 
 
 def _curves(tuning: Tuning, curves: Sequence[Curve], load: float) -> Iterator[Section]:
-    drawn = [curve for curve in curves if len(curve.points) > 1 and curve.knee is not None]
+    drawn = [curve for curve in curves if len(curve.points) > 1 and _has_knee(curve)]
     idle = [curve.lever for curve in curves if curve.knee is None]
     if not curves:
         return
@@ -86,6 +86,10 @@ def _curve(tuning: Tuning, curve: Curve) -> Section:
         else (),
         table=_figures(curve, labels),
     )
+
+
+def _has_knee(curve: Curve) -> bool:
+    return any(point.value == curve.knee for point in curve.points)
 
 
 def _knee_words(curve: Curve, *, is_capacity: bool) -> str:
