@@ -164,20 +164,16 @@ def stays_because(tuning: Tuning, bills: Bills | None) -> str:
         said.append(
             f"{share:.0%} of what slow {who(bills.request_class).lower()} wait for is '{WORDS[most].what}'."
         )
-    crashed = [other for curve in _curves(tuning) if (other := _crashed(tuning, curve))]
-    others = [each for curve in _curves(tuning) if not _crashed(tuning, curve) for each in _best_other(curve)]
-    worse = [*crashed, *(f"{each}, {what}" for each, what in others if what)]
+    crashed = {curve.lever: other for curve in _curves(tuning) if (other := _crashed(tuning, curve))}
+    others = [each for curve in _curves(tuning) if curve.lever not in crashed for each in _best_other(curve)]
+    worse = [*crashed.values(), *(f"{each}, {what}" for each, what in others if what)]
     alike = [each for each, what in others if not what]
+    as_good = [f"as good: {', '.join(alike)}"] if alike else []
     if worse:
-        said.append(f"The best other values in the twin: {'; '.join([*worse, *_as_good(alike)])}.")
+        said.append(f"The best other values in the twin: {'; '.join([*worse, *as_good])}.")
     elif alike:
         said.append(f"Other values come to the same in the twin, and none to more: {', '.join(alike)}.")
     return " ".join(said)
-
-
-def _as_good(alike: Sequence[str]) -> Iterator[str]:
-    if alike:
-        yield f"as good: {', '.join(alike)}"
 
 
 def _crashed(tuning: Tuning, curve: Curve) -> str:
