@@ -160,9 +160,11 @@ class FewConnections:
 
 @contextlib.contextmanager
 def disturbed(how: Disturbance) -> Generator[None]:
-    """Processes that compute, ended whatever happens."""
+    """Processes that compute, ended whatever happens. Each has a session of its own: where the kernel shares
+    cores by session (autogroup), four in one would get no more than the server does.
+    """
     count = NEIGHBOURS if how is Disturbance.BUSY_NEIGHBOURS else 0
-    busy = [subprocess.Popen([sys.executable, "-c", COMPUTE]) for _ in range(count)]
+    busy = [subprocess.Popen([sys.executable, "-c", COMPUTE], start_new_session=True) for _ in range(count)]
     try:
         yield
     finally:
