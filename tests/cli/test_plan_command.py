@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 from huggingface_hub import constants
 
 from headrace.cli.main import main
+from headrace.executor import hub as hub_of_executor
 from headrace.executor.gguf import GgufHeader
 from tests.executor import tiny_gguf
 from tests.executor.hub_stand_in import Hub, running
@@ -283,6 +286,44 @@ def test_a_format_that_is_said_stands_for_one_that_is_not_understood(tmp_path: P
 def test_the_address_of_a_model_page_names_the_model(hub: Hub) -> None:
     for address in ("https://huggingface.co/org/llama/tree/main", "hf://org/llama"):
         assert planned(address, "--gpu", "h100")["model"]["name"] == "org/llama"
+
+
+def test_a_hub_that_does_not_answer_is_told_soon_and_the_cache_is_used(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert plan("org/llama", "--gpu", "h100").exit_code == 0
+    hub.status = 503
+    assert plan("org/llama", "--gpu", "h100").exit_code == 0, "from the cache"
+    assert "HTTP 503" in plan("org/other", "--gpu", "h100").stderr
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    )
+    assert "using what is in the cache" in plan("org/llama", "--gpu", "h100").stderr
+    began = time.monotonic()
+    nothing = plan("org/other", "--gpu", "h100")
+    assert time.monotonic() - began < 1.0, "asked once, not six times with pauses"
+    assert nothing.exit_code == 1
+    assert "config.json or .gguf, or its numbers" in nothing.stderr
+
+
+def test_a_name_that_is_looked_up_for_ever_is_no_reason_to_wait(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(hub_of_executor, "CONNECT_WITHIN_S", 0.05)
+
+
+    def looked_up_for_ever(*_: object, **__: object) -> None:
+        released.wait(10)
+        raise OSError
+
+    monkeypatch.setattr("socket.getaddrinfo", looked_up_for_ever)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
+    nothing = plan("org/other", "--gpu", "h100")
+    released.set()
+    assert nothing.exit_code == 1
+    assert "cannot be reached" in nothing.stderr
 
 
 def test_a_hub_without_the_model_is_told_what_to_give_instead(hub: Hub) -> None:

@@ -326,6 +326,28 @@ def test_peaks_are_told_from_steady_want(tmp_path: Path) -> None:
     assert third(9).startswith(CANNOT_TELL)
 
 
+def test_a_server_that_does_not_start_has_an_answer_to_every_question(tmp_path: Path) -> None:
+    refused = "vllm serve: error: unrecognized arguments: --swap-space 16"
+    for e in (of_log(tmp_path, LOADING, OOM), of_log(tmp_path, refused)):
+        said = answers(diagnose(e))
+        assert not [a.question for a in said if CANNOT_TELL in a.answer or not a.facts]
+        assert said[0].answer.startswith("neither")
+        assert said[3].answer.startswith("settings")
+
+
+def test_a_crash_of_a_server_at_work_is_no_failed_start(tmp_path: Path) -> None:
+    e = of_log(tmp_path, READY, *[stats(m, 5, 0, 30.0) for m in range(6)], OOM)
+    assert "not start" not in answers(diagnose(e))[0].answer
+
+
+def test_a_full_pool_of_which_nothing_runs_is_no_lack_of_kv(tmp_path: Path) -> None:
+    idle = of_log(tmp_path, READY, *[stats(m, 0, 0, 95.0) for m in range(6)])
+    busy = of_log(tmp_path, READY, *[stats(m, 5, 3, 95.0) for m in range(6)])
+
+    assert Label.KV_CAPACITY in {f.label for f in findings(busy)}
+    assert Label.KV_CAPACITY not in {f.label for f in findings(idle)}
+
+
 def test_every_rule_says_on_what_mechanism_it_rests() -> None:
     for rule in RULES:
         assert len((rule.__doc__ or "").split()) >= 8, rule.__name__

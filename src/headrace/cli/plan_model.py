@@ -162,7 +162,11 @@ def _of_hub(name: str, revision: str | None, quantization: str | None) -> ModelS
         path = hub.config_of(hub_name, revision)
     except ModelOutOfReach as error:
         near = did_you_mean(name, catalogue())
-        raise ModelOutOfReach(str(error), f"give its config.json; or from the catalogue: {near}") from error
+        raise ModelOutOfReach(
+            str(error),
+            "give the path of its config.json or .gguf, or its numbers (--layers 32 --hidden-size 4096 "
+            f"--heads 32 --parameters 8e9); in the catalogue: {near}",
+        ) from error
     return _shape(_config(path), name, quantization)
 
 

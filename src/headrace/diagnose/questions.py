@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.finding import Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of
-from headrace.diagnose.rules.support import fact, on_cpu
+from headrace.diagnose.rules.support import fact, on_cpu, start_failed
 
 CANNOT_TELL = "cannot tell from this"
 STEADY, NEVER = 0.7, 0.0
@@ -77,6 +77,8 @@ class Answer:
 
 
 def answers(diagnosis: Diagnosis) -> tuple[Answer, ...]:
+    if (stopper := _stopper(diagnosis)) is not None:
+        return _of_no_start(stopper)
     return (
         _arithmetic_or_traffic(diagnosis),
         _card_or_cpu(diagnosis),
@@ -97,12 +99,53 @@ def _unknown(question: str, collect: str) -> Answer:
     return Answer(question, f"{CANNOT_TELL}; collect {collect}", collect=collect)
 
 
+def _stopper(diagnosis: Diagnosis) -> Finding | None:
+    """What keeps the server from starting, if it never was at work."""
+    load, worst = load_of(diagnosis.evidence), next(iter(diagnosis.findings), None)
+    worked = load.peak_running or load.peak_waiting or sum(load.generated) or sum(load.prompted)
+    if worst is None or worst.severity < Severity.CRITICAL or worked:
+        return None
+    ends_at_start = worst.label in _OF_STARTS_ALONE or start_failed(diagnosis.evidence)
+    return worst if ends_at_start else None
+
+
+_OF_STARTS_ALONE = frozenset({Label.OOM_WEIGHTS, Label.OOM_KV})
+_CARD_FULL = {
+    Label.OOM_WEIGHTS: "neither is slow: the card's memory is too small for the weights",
+    Label.OOM_KV: "neither is slow: the card's memory is too small, in what it leaves for KV",
+    Label.OOM_PEAK: "neither is slow: the card's memory is too small for the peak of a trial step",
+    Label.NEIGHBOUR: "neither is slow: others hold memory of the card",
+}
+_ON_WHOM_IT_DEPENDS = {
+    Label.NEIGHBOUR: "neither: it starts or not by what else is on the card at that moment",
+}
+
+
+def _of_no_start(stopper: Finding) -> tuple[Answer, ...]:
+    """Nothing is computed and nobody is served: the questions of speed have this for an answer."""
+    label, facts, change = stopper.label, stopper.facts[:1], stopper.advice.change
+    return (
+        Answer("Computation or memory traffic?", "neither: it does not start, so no step is computed", facts),
+        Answer("GPU or CPU?", _CARD_FULL.get(label, "neither is slow: it ends before it serves"), facts),
+        Answer(
+            "Steady or peak?",
+            _ON_WHOM_IT_DEPENDS.get(label, "steady: every start with these settings ends so"),
+            facts,
+        ),
+        Answer("Settings or workload?", f"settings ({label}): no request has come yet", facts),
+        Answer("For faster?", change, facts),
+        Answer("For steadier?", change, facts),
+    )
+
+
 def _arithmetic_or_traffic(diagnosis: Diagnosis) -> Answer:
     question, e = "Computation or memory traffic?", diagnosis.evidence
     if found := _first(diagnosis, Label.COMPUTE):
         return Answer(question, "computation", found.facts[:2])
     if found := _first(diagnosis, Label.MEMORY_BANDWIDTH):
         return Answer(question, "memory traffic", found.facts[:2])
+    if (found := _stands(diagnosis)) is not None:
+        return Answer(question, "neither: the engine does not move, so no step is computed", found.facts[:1])
     flops, read = (increase(e, f"vllm:estimated_{n}_per_gpu_total") for n in ("flops", "read_bytes"))
     if flops and read:
         per_byte = flops / read
@@ -129,6 +172,18 @@ def _arithmetic_or_traffic(diagnosis: Diagnosis) -> Answer:
     return _unknown(question, "DCGM's tensor and DRAM activity, or a server with --enable-mfu-metrics")
 
 
+def _stands(diagnosis: Diagnosis) -> Finding | None:
+    worst = diagnosis.findings[0] if diagnosis.findings else None
+    stalled = worst is not None and worst.label is Label.STALL and worst.severity is Severity.CRITICAL
+    return worst if stalled else None
+
+
+def _ran_out_at_a_peak(diagnosis: Diagnosis) -> Finding | None:
+    """A step of a server at work that needed more memory than there was."""
+    worst = diagnosis.findings[0] if diagnosis.findings else None
+    return worst if worst is not None and worst.label is Label.OOM_PEAK else None
+
+
 def _card_or_cpu(diagnosis: Diagnosis) -> Answer:
     question = "GPU or CPU?"
     if found := _first(diagnosis, Label.CPU):
@@ -137,12 +192,18 @@ def _card_or_cpu(diagnosis: Diagnosis) -> Answer:
         return Answer(question, "the CPU: no GPU computes here", ())
     if found := _first(diagnosis, Label.COMPUTE, Label.MEMORY_BANDWIDTH, Label.THRASH, Label.KV_CAPACITY):
         return Answer(question, "the GPU", found.facts[:2])
+    if found := _ran_out_at_a_peak(diagnosis):
+        return Answer(question, "the GPU: its memory, not its speed", found.facts[:1])
+    if _stands(diagnosis) is not None:
+        return _unknown(question, "py-spy dump --pid of the engine's process, and GPU use meanwhile")
     return _unknown(question, "CPU use by process, GPU use, and TTFT beside queue and prefill time")
 
 
 def _steady_or_peak(diagnosis: Diagnosis) -> Answer:
     question, e = "Steady or peak?", diagnosis.evidence
     load = load_of(e)
+    if found := _ran_out_at_a_peak(diagnosis):
+        return Answer(question, "peaks: a step that needs more memory than was profiled", found.facts[:1])
     if len(load.waiting) < FEW_SAMPLES:
         return _unknown(
             question, "a series: headrace doctor URL --for 5m, a log, or --prometheus URL --since 6h"

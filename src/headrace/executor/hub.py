@@ -11,6 +11,7 @@ download, and a large file is held against its sha256 after it.
 import difflib
 import hashlib
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from headrace.executor.telling import say
 constants.HF_HUB_DISABLE_TELEMETRY = True
 
 LIST_WITHIN_S = 15.0
+CONNECT_WITHIN_S = 3.0
+"""To be connected, not to be answered: a lost packet is sent again after 1 s, and then after 2."""
 PROGRESS_EVERY_S = 5.0
 
 
@@ -116,6 +119,12 @@ def config_of(name: HubName, revision: str | None) -> Path:
     revision = revision or constants.DEFAULT_REVISION
     with _translated(name, revision):
         try:
+            if not constants.HF_HUB_OFFLINE and not _answers_for(name.repository, revision):
+                kept = hf.hf_hub_download(
+                    name.repository, "config.json", revision=revision, local_files_only=True
+                )
+                say(f"{constants.ENDPOINT} does not answer; using what is in the cache")
+                return Path(kept)
             path = Path(hf.hf_hub_download(name.repository, "config.json", revision=revision))
         except errors.RemoteEntryNotFoundError as error:
             raise ModelUnusable(
@@ -129,6 +138,45 @@ def config_of(name: HubName, revision: str | None) -> Path:
             ) from error
         _try_download(name.repository, "hf_quant_config.json", revision)
         return path
+
+
+def _answers_for(repository: str, revision: str) -> bool:
+    """Asked once. The library asks six times of a hub that does not answer, which takes half a minute."""
+    if not _connects():
+        return False
+    address = hf.hf_hub_url(repository, "config.json", revision=revision)
+    try:
+        hf.get_hf_file_metadata(address, timeout=LIST_WITHIN_S)
+    except (httpx2.ConnectError, httpx2.TimeoutException):
+        return False
+    except errors.HfHubHTTPError as error:
+        kept = hf.try_to_load_from_cache(repository, "config.json", revision=revision)
+        if error.response.status_code < 500 or not isinstance(kept, str):
+            raise
+        return False
+    return True
+
+
+def _connects() -> bool:
+    """Within `CONNECT_WITHIN_S`. In a thread that is left behind: nothing bounds how long a name is looked up,
+    nor how many addresses are tried one after the other.
+    """
+    connected, ended = threading.Event(), threading.Event()
+
+    def trace(event: str, _: object) -> None:
+        if event == "connection.connect_tcp.complete":
+            connected.set()
+            ended.set()
+
+    def ask() -> None:
+        with suppress(httpx2.HTTPError, OSError):
+            hf.get_session().head(constants.ENDPOINT, timeout=LIST_WITHIN_S, extensions={"trace": trace})
+            connected.set()  # by a connection that was open already
+        ended.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    ended.wait(CONNECT_WITHIN_S)
+    return connected.is_set()
 
 
 def _try_download(repository: str, file: str, revision: str) -> None:

@@ -42,15 +42,18 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = F
 
 
 def _print_answers(diagnosis: Diagnosis, console: Console, *, details: bool) -> None:
-    """Answers first; what cannot be told is one line, and with details what to collect for each."""
+    """Answers first; what cannot be told is one line, and with details what to collect for each, and the
+    numbers that stand under no finding.
+    """
     found = answers(diagnosis)
     changes = {f.advice.change: f"as {n} says" for n, f in enumerate(diagnosis.findings, start=1)}
+    shown = {fact for finding in diagnosis.findings for fact in finding.facts[:_FACTS_SHOWN]}
     for each in found:
         if not each.collect:
             said = changes.get(each.answer, each.answer)
             console.print(_text(f"{each.question} ", "bold").append(plain(said), "not bold"))
             if details:
-                _print_facts(each.facts, console)
+                _print_facts(tuple(fact for fact in each.facts if fact not in shown), console)
     unknown = [each for each in found if each.collect]
     if unknown:
         asked = " ".join(each.question for each in unknown)

@@ -128,7 +128,7 @@ def kv_full(e: Evidence) -> Iterator[Finding]:
     end.
     """
     load = load_of(e)
-    if start_failed(e) or load.peak_kv < KV_FULL or not (load.peak_waiting or load.running):
+    if start_failed(e) or load.peak_kv < KV_FULL or not (load.peak_waiting or load.peak_running):
         return
     if load.waits_with_room(KV_FULL) > 0.5 and load.kv[-1] < KV_FULL:
         return  # most of the waiting was with room, and the pool has emptied since

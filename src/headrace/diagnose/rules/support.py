@@ -19,6 +19,8 @@ START_FAILURES = (
     "config_error",
 )
 OUT_OF_MEMORY = ("oom", "oom_load", "oom_sampler", "oom_capture")
+LONGEST_LINE = 320
+"""Of a log, as a fact: the longest messages of vLLM about memory need no more to be understood."""
 _GIB = {"K": 1 / 2**20, "M": 1 / 2**10, "G": 1.0}
 
 
@@ -33,7 +35,8 @@ def fact(e: Evidence, name: str, text: str = "") -> Fact:
 
 def said(event: Event) -> Fact:
     """A log line as a fact."""
-    return Fact(event.text.strip()[:200], event.where)
+    text = event.text.strip()
+    return Fact(text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 2]} …", event.where)
 
 
 def number(value: object) -> str:
