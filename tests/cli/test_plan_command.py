@@ -313,7 +313,6 @@ def test_a_name_that_is_looked_up_for_ever_is_no_reason_to_wait(
     released = threading.Event()
     monkeypatch.setattr(hub_of_executor, "CONNECT_WITHIN_S", 0.05)
 
-
     def looked_up_for_ever(*_: object, **__: object) -> None:
         released.wait(10)
         raise OSError
