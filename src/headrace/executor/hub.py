@@ -158,7 +158,7 @@ def _answers_for(repository: str, revision: str) -> bool:
 
 
 def _connects() -> bool:
-    """Within `CONNECT_WITHIN_S`. In a thread that is left behind: nothing bounds how long a name is looked up,
+    """Within `CONNECT_WITHIN_S`. In a thread left behind: nothing bounds how long a name is looked up,
     nor how many addresses are tried one after the other.
     """
     connected, ended = threading.Event(), threading.Event()
