@@ -251,8 +251,8 @@ def test_flags_alone_are_held_against_the_version_or_the_newest(
     [
         "vllm serve M -O3 -tp 2 --compilation-config.mode 3 -cc.mode=3 --no-enable-prefix-caching",
         "vllm serve M --served-model-name a b --max-num-seq 3 --lora-modules a=b --max-num-batched-tokens=8k",
-        "docker run vllm/vllm-openai:v0.19.0 --model M --of-some-version 4",
-        "docker run vllm/vllm-openai:v0.8.5 --model M --api-server-count 2",
+        "docker run vllm/vllm-openai:v0.33.0 --model M --of-some-version 4",
+        "docker run vllm/vllm-openai:v0.9.1 --model M --api-server-count 2",
     ],
 )
 def test_a_flag_that_the_version_may_have_is_not_called_missing(command: str) -> None:

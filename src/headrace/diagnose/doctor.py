@@ -53,6 +53,7 @@ from headrace.diagnose.rules import (
     waits,
 )
 from headrace.diagnose.signs import suspects
+from headrace.diagnose.suited import suited_to
 
 Rule = Callable[[Evidence], Iterator[Finding]]
 
@@ -110,7 +111,11 @@ class Diagnosis:
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    found = [replace(finding, rule=rule.__name__) for rule in RULES for finding in rule(evidence)]
+    found = [
+        replace(finding, rule=rule.__name__, advice=suited_to(evidence, finding.advice))
+        for rule in RULES
+        for finding in rule(evidence)
+    ]
     ranked = sorted(found, key=_standing, reverse=True)
     kept = list[Finding]()
     for place, finding in enumerate(ranked):
@@ -121,7 +126,10 @@ def diagnose(evidence: Evidence) -> Diagnosis:
             )
     kept = worst_first(kept)
     if not kept or kept[0].confidence <= WEAK:
-        told = tuple(_suspicion(evidence, STRONG if kept else 0.0))
+        told = tuple(
+            replace(each, advice=suited_to(evidence, each.advice))
+            for each in _suspicion(evidence, STRONG if kept else 0.0)
+        )
         kept[:0] = [each for each in told if each.label not in {finding.label for finding in kept}]
     return Diagnosis(evidence, tuple(kept) or tuple(_cannot_tell(evidence)))
 

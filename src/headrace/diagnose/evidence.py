@@ -59,6 +59,8 @@ class Event:
 class Flag:
     value: Value | bool
     where: str
+    is_negated: bool = False
+    """Turned off by its --no-x, which a version may lack."""
 
     @property
     def number(self) -> float | None:
@@ -138,6 +140,11 @@ class Evidence:
         if reading := self.readings.get(name):
             return reading.where
         return self.flags[name].where if name in self.flags else ""
+
+    @property
+    def is_before_release(self) -> bool:
+        """Of a build on the way to its version: what that one takes away may still be there."""
+        return re.search(r"rc\d|dev|nightly", self.version) is not None
 
     @cached_property
     def release(self) -> tuple[int, ...] | None:

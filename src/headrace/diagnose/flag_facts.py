@@ -1,4 +1,7 @@
-"""vLLM's flags by version, from data/flags.toml: which there are, where old ones went, what is new."""
+"""vLLM's flags by version: which there are, where old ones went, what is new, and what they are by default.
+
+flag_history.toml says when each came and went; flags.toml what replaces it, and the defaults.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -6,15 +9,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-NEWEST = (0, 32, 0)
-"""The version whose flags are the list of known ones."""
+from headrace.diagnose.flag_history import History, Release, history, is_flag
 
-Release = tuple[int, ...]
+NEWEST: Release = (0, 32, 0)
+"""The version whose flags are the list of known ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A flag of old articles. `until`: the first version without it; None if there never was one."""
+    """A word of old articles. `until`: the first version without it; None if there never was one."""
 
     name: str
     until: Release | None
@@ -26,14 +29,16 @@ class Gone:
 
 @dataclass(frozen=True)
 class FlagFacts:
+    history: History
     switches: frozenset[str]
+    """Of the newest version, as `options`."""
     options: frozenset[str]
-    defaults: Mapping[str, float]
+    steps: Mapping[str, tuple[tuple[Release, float], ...]]
+    """Defaults of a flag: from which version on, oldest first."""
     short: Mapping[str, str]
     gone: Mapping[str, Gone]
-    since: Mapping[str, Release]
-    inferred: frozenset[str]
-    """Flags of `since` whose version was inferred from the date of a change."""
+    lost: Mapping[str, Gone]
+    """Values of flags and variables that went."""
 
     def full_name(self, written: str) -> str:
         """The name with dashes that a spelling stands for: short forms, prefixes that fit only one. What
@@ -45,55 +50,55 @@ class FlagFacts:
     def _whole(self, name: str) -> str:
         if (full := self.short.get(name)) is not None:
             return full
-        if self._is_known(name) or name in self.gone:
+        if name in self.history.spans or name in self.gone:
             return name
         fits = [known for known in self.switches | self.options if known.startswith(name)]
         return fits[0] if len(fits) == 1 and name else name
 
-    def _is_known(self, name: str) -> bool:
-        return name in self.switches or name in self.options
-
     def is_switch(self, name: str) -> bool:
-        return name in self.switches or (name.startswith("no-") and name[3:] in self.switches)
-
-    def surely_later(self, name: str, release: Release) -> bool:
-        """Whether a flag came after `release`. Where its version was only inferred, two minors after."""
-        since = self.since.get(name)
-        if since is None or release >= since:
-            return False
-        return name not in self.inferred or (since[0], since[1] - 2) >= release[:2]
+        return name.removeprefix("no-") in self.history.switches
 
     def has(self, name: str, release: Release | None) -> bool:
         """Whether a version has a flag; unknown versions are taken for new."""
-        gone = self.gone.get(name)
-        now = release or NEWEST
-        if gone is not None:
-            return gone.until is not None and now < gone.until
-        return now >= self.since.get(name, (0, 0, 0))
+        return self.history.has(name, release or NEWEST)
+
+    def default(self, name: str, release: Release | None) -> float:
+        """What a flag is on most cards where it is not given. Raises `KeyError` for one not in the table."""
+        held = [value for since, value in self.steps[name] if since <= (release or NEWEST)]
+        return held[-1] if held else self.steps[name][0][1]
 
 
-def _release(text: str) -> Release | None:
-    return None if text == "never" else tuple(int(part) for part in text.split("."))
+def _release(text: str) -> Release:
+    return tuple(int(part) for part in text.split("."))
 
 
 @cache
 def flag_facts() -> FlagFacts:
     table = tomllib.loads(files("headrace.diagnose").joinpath("data/flags.toml").read_text("utf-8"))
+    past = history()
+    now = {flag for flag in past.flags if past.has(flag, NEWEST)}
+    steps = dict[str, tuple[tuple[Release, float], ...]]()
+    for step in table["default"]:
+        steps[step["flag"]] = (*steps.get(step["flag"], ()), (_release(step["since"]), step["value"]))
+    gone = _gone({entry["name"]: entry for entry in table["gone"]})
     return FlagFacts(
-        switches=frozenset(table["switches"]),
-        options=frozenset(table["options"]),
-        defaults=table["defaults"],
+        history=past,
+        switches=frozenset(now & past.switches),
+        options=frozenset(now - past.switches),
+        steps=steps,
         short=table["short"],
-        gone={
-            flag["name"]: Gone(
-                flag["name"],
-                _release(flag["until"]),
-                flag["instead"],
-                flag["source"],
-                _release(flag.get("idle", "never")),
-            )
-            for flag in table["gone"]
-        },
-        since={flag["name"]: _release(flag["since"]) or (0, 0, 0) for flag in table["new"]},
-        inferred=frozenset(flag["name"] for flag in table["new"] if "~" in flag["source"]),
+        gone={name: word for name, word in gone.items() if is_flag(name)},
+        lost={name: word for name, word in gone.items() if not is_flag(name)},
     )
+
+
+def _gone(told: Mapping[str, Mapping[str, str]]) -> dict[str, Gone]:
+    """Words that went, with what is told of them, and those of old articles that never were."""
+    past = history()
+    went = [word for word in past.spans if past.until(word) and not past.is_negation(word)]
+    return {name: _word(name, past.until(name), told.get(name, {})) for name in (*told, *went)}
+
+
+def _word(name: str, until: Release | None, told: Mapping[str, str]) -> Gone:
+    idle = _release(told["idle"]) if "idle" in told else None
+    return Gone(name, until, told.get("instead", "leave it out"), told.get("source", ""), idle)

@@ -1,4 +1,5 @@
-"""Flags that a version of vLLM does not have: gone, never there, not there yet, misspelt.
+"""Flags that a version of vLLM does not have: gone, never there, not there yet, misspelt. So with values of
+flags, with --no-x, and with variables of the environment.
 
 Evidence -> missing_flags -> Missing(name, why, instead)
 """
@@ -8,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.flag_facts import NEWEST, Gone, Release, flag_facts
+from headrace.diagnose.flag_facts import NEWEST, Gone, flag_facts
+from headrace.diagnose.flag_history import Release, dotted, history, is_variable
 
 _READ_FROM_A_SERVER = ("cache_config_info", "log", ".log")
 """Places whose flags the server itself printed: it knows them."""
@@ -25,15 +27,24 @@ _OF_A_COMMAND = (
     "workload:startup_probe",
 )
 """Readings that come with flags and say nothing of a server at work."""
+_WITH_CHOICES = ("kv-cache-dtype", "quantization", "attention-backend")
+_BACKEND = "VLLM_ATTENTION_BACKEND"
+"""Takes the names that --attention-backend takes since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
+    """`name`: a flag, a flag and its value, or a variable."""
+
     name: str
     why: str
     instead: str
     ever: bool = True
     """Whether some version has it: one that never was is refused by every version."""
+
+    @property
+    def said(self) -> str:
+        return self.name if is_variable(self.name) else f"--{self.name}"
 
 
 def flags_alone(e: Evidence) -> bool:
@@ -51,67 +62,137 @@ def missing_flags(e: Evidence) -> Iterator[Missing]:
     does.
     """
     facts, now = flag_facts(), e.release or NEWEST
-    for name in e.flags:
-        if (flag := facts.gone.get(name)) is not None:
-            if flag.until is None:
-                yield Missing(name, _gone_since(flag), flag.instead, ever=False)
-            elif now >= flag.until and (e.release is not None or flag.idle is None):
-                yield Missing(name, _gone_since(flag), flag.instead)
-        elif facts.surely_later(name, now):
-            since = facts.since[name]
-            yield Missing(name, f"came with vLLM {_dotted(since)}", _newer(since))
-        elif now >= NEWEST and e.engine == "vllm" and _is_strange(e, name):
-            yield _stranger(name)
+    for name, flag in e.flags.items():
+        if is_variable(name.replace("-", "_")):
+            continue
+        if (gone := facts.gone.get(name)) is not None and gone.until is None:
+            yield Missing(name, _gone_since(gone), gone.instead, ever=False)
+        elif name in history().spans:
+            word = f"no-{name}" if flag.is_negated else name
+            if _lacks(e, word) and (e.release is not None or gone is None or gone.idle is None):
+                yield _missing(word, now)
+            elif name in _WITH_CHOICES:
+                yield from _choice(e, name, str(flag.value))
+        elif now <= NEWEST and e.engine == "vllm" and _is_strange(e, name):
+            yield _stranger(name, now)
 
 
-def _dotted(release: Release) -> str:
-    return ".".join(map(str, release))
+def missing_variables(e: Evidence) -> Iterator[Missing]:
+    """Of the variables of the environment, those that a known version does not read."""
+    if e.release is None:
+        return
+    for name, value in variables(e):
+        if _lacks(e, name):
+            yield _missing(name, e.release)
+        elif name == _BACKEND:
+            for each in _choice(e, "attention-backend", value):
+                change = each.instead.replace("--attention-backend ", f"{_BACKEND}=")
+                yield Missing(f"{_BACKEND}={value}", each.why, change)
+
+
+def variables(e: Evidence) -> Iterator[tuple[str, str]]:
+    """(name, value) of vLLM's own, however they were told."""
+    for reading in e.under("env:"):
+        if is_variable(name := reading.name.removeprefix("env:")):
+            yield name, reading.text
+    for written, flag in e.flags.items():
+        if is_variable(name := written.replace("-", "_")):
+            yield name, str(flag.value)
+
+
+def _lacks(e: Evidence, word: str) -> bool:
+    """Whether the version surely lacks a word that others have. A build before a release may have what that
+    takes away.
+    """
+    past, now = history(), e.release or NEWEST
+    if word not in past.spans or past.has(word, now):
+        return False
+    return not (e.is_before_release and past.until(word) == now)
+
+
+def _missing(word: str, release: Release) -> Missing:
+    """Of a word that other versions have, before or after this one."""
+    since, until, name = history().since(word), history().until(word), word.replace("=", " ")
+    if since is not None and release < since:
+        return Missing(name, f"came with vLLM {dotted(since)}", _newer(since))
+    gone = flag_facts().gone.get(word) or flag_facts().lost.get(word)
+    if gone is not None:
+        return Missing(name, _gone_since(gone), gone.instead)
+    if until is not None:
+        return Missing(name, f"is not in vLLM from {dotted(until)} on", "leave it out")
+    return Missing(name, "", "this version does not have it: leave it out, or a newer vLLM")
+
+
+def _choice(e: Evidence, flag: str, value: str) -> Iterator[Missing]:
+    """A value that the version does not know; only the cache's types are the same everywhere, so that
+    nobody's plugin brings others.
+    """
+    value = value.upper() if flag == "attention-backend" else value
+    if _lacks(e, f"{flag}={value}"):
+        yield _missing(f"{flag}={value}", e.release or NEWEST)
+    elif flag == "kv-cache-dtype" and e.engine == "vllm" and _told(e, flag) and value.isidentifier():
+        known = [choice for choice in history().choices(flag) if not _lacks(e, f"{flag}={choice}")]
+        near = difflib.get_close_matches(value, known, n=1, cutoff=0.8)
+        if value not in history().choices(flag) and near:
+            why = f"is no value of it: did you mean {near[0]}?"
+            yield Missing(f"{flag} {value}", why, f"--{flag} {near[0]}", ever=False)
 
 
 def _gone_since(flag: Gone) -> str:
-    """With its source."""
+    """With when it came, and its source."""
+    since = history().since(flag.name)
+    told = [*([f"there since {dotted(since)}"] if since else []), *([flag.source] if flag.source else [])]
+    grounds = f" ({'; '.join(told)})" if told else ""
     if flag.until is None:
-        return f"never was a flag of vLLM ({flag.source})"
-    return f"is not in vLLM from {_dotted(flag.until)} on ({flag.source})"
+        return f"never was a flag of vLLM{grounds}"
+    return f"is not in vLLM from {dotted(flag.until)} on{grounds}"
 
 
 def _newer(since: Release) -> str:
-    return f"vLLM {_dotted(since)} or newer, or leave it out"
+    return f"vLLM {dotted(since)} or newer, or leave it out"
+
+
+def _told(e: Evidence, name: str) -> bool:
+    """Whether a person gave a flag, not the server itself."""
+    return not any(place in e.flags[name].where for place in _READ_FROM_A_SERVER)
 
 
 def _is_strange(e: Evidence, name: str) -> bool:
-    """Given by a person, and not in the list of the newest version."""
-    facts = flag_facts()
-    told = not any(place in e.flags[name].where for place in _READ_FROM_A_SERVER)
-    known = facts.switches | facts.options | {_POSITIONAL}
-    return told and name.partition(".")[0] not in known and not name.isupper()
+    """Given by a person, and in the list of no version."""
+    given = name.partition(".")[0]
+    return _told(e, name) and given not in history().spans and given != _POSITIONAL and not name.isupper()
 
 
-def _stranger(name: str) -> Missing:
-    facts, version = flag_facts(), _dotted(NEWEST[:2])
-    near = difflib.get_close_matches(name, [*facts.switches, *facts.options], n=1, cutoff=0.8)
+def _stranger(name: str, release: Release) -> Missing:
+    version = dotted(release[:2])
+    known = [flag for flag in history().flags if history().has(flag, release)]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     return Missing(
         name,
         f"is no flag of vLLM {version}" + (f": did you mean --{near[0]}?" if near else ""),
-        f"--{near[0]}" if near else f"leave it out, or look for it in `vllm serve --help=all` of {version}",
+        f"--{near[0]}" if near else f"leave it out, or look for it in `vllm serve --help` of {version}",
     )
 
 
 def is_option_of(written: str) -> bool:
     """Whether vLLM has or had such an argument: `swap_space` of a call is --swap-space of a command."""
-    facts = flag_facts()
-    name = facts.full_name(written)
-    return name in facts.gone or name in facts.switches or name in facts.options
+    name = flag_facts().full_name(written)
+    return name in flag_facts().gone or name in history().spans
 
 
-def replaced(written: str) -> Missing:
-    """A flag that a server refused: where it went, what is near, or nothing known of it."""
-    facts = flag_facts()
-    name = facts.full_name(written)
-    if (flag := facts.gone.get(name)) is not None:
-        return Missing(name, _gone_since(flag), flag.instead)
-    if (since := facts.since.get(name)) is not None:
-        return Missing(name, f"came with vLLM {_dotted(since)}", _newer(since))
-    if name in facts.switches or name in facts.options:
-        return Missing(name, "", "this version does not have it: leave it out, or a newer vLLM")
-    return _stranger(name)
+def replaced(written: str, release: Release | None) -> Missing:
+    """A flag that a server refused: where it went, what is near, or nothing known of it. Where the version
+    that was told has it, another one runs.
+    """
+    name = flag_facts().full_name(written)
+    gone = flag_facts().gone.get(name)
+    if gone is not None and gone.until is None:
+        return Missing(name, _gone_since(gone), gone.instead, ever=False)
+    if name not in history().spans:
+        return _stranger(name, min(release or NEWEST, NEWEST))
+    if release is None or history().has(name, release):
+        return _missing(name, NEWEST if history().until(name) else _BEFORE_ALL)
+    return _missing(name, release)
+
+
+_BEFORE_ALL: Release = (0,)

@@ -4,15 +4,17 @@ Evidence -> remarks -> sentences
 """
 
 from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.missing_flags import flags_alone, missing_flags, took_them
+from headrace.diagnose.missing_flags import flags_alone, missing_flags, missing_variables, took_them
 
 
 def remarks(e: Evidence) -> tuple[str, ...]:
     """Of flags of a server that is seen at work, whose version may have them; else they are a finding."""
-    found = not took_them(e) and (e.release is not None or flags_alone(e))
-    if e.engine not in {"vllm", ""} or e.of("unknown_flag") or found:
+    if e.engine not in {"vllm", ""}:
         return ()
+    found = not took_them(e) and (e.release is not None or flags_alone(e))
+    flags = () if found or e.of("unknown_flag") else missing_flags(e)
+    variables = () if flags_alone(e) else missing_variables(e)
     return tuple(
-        f"--{flag.name} {flag.why}" + ("" if flag.why.endswith("?") else f": {flag.instead}")
-        for flag in missing_flags(e)
+        f"{each.said} {each.why}" + ("" if each.why.endswith("?") else f": {each.instead}")
+        for each in (*flags, *variables)
     )

@@ -203,7 +203,8 @@ def print_explained(found: Explained, console: Console) -> None:
         since = f"not in vLLM since {until}" if until else "never was a flag of vLLM"
         console.print(_text(f"--{found.gone.name} {since}.", "bold yellow"))
         _indented(_text(f"instead: {found.gone.instead}"), console)
-        _indented(_text(f"[{found.gone.source}]", "dim"), console)
+        if found.gone.source:
+            _indented(_text(f"[{found.gone.source}]", "dim"), console)
     term = found.term
     if term is None:
         return

@@ -120,7 +120,7 @@ def _share(line: str) -> float:
     if found:
         return float(found[1])
     # Headrace computes on the CPU, and asks for no share of a card.
-    return 0.0 if serving_engine(line) == "headrace" else flag_facts().defaults["gpu-memory-utilization"]
+    return 0.0 if serving_engine(line) == "headrace" else flag_facts().default("gpu-memory-utilization", None)
 
 
 def read_manifest(text: str, where: str) -> Evidence:
@@ -214,8 +214,8 @@ def _evidence(words: Sequence[str], engine: str, where: str) -> Evidence:
             continue
         name, equals, text = word.lstrip("-").partition("=")
         taken = not equals and _takes_next(name, waiting)
-        name, value = named_flag(name, text if equals else (waiting.pop(0) if taken else None))
-        flags[name] = Flag(value, where)
+        full, value = named_flag(name, text if equals else (waiting.pop(0) if taken else None))
+        flags[full] = Flag(value, where, is_negated=value is False and flag_facts().full_name(name) != full)
     readings = {"workload:model": Reading("workload:model", (plain(model),), where)} if model else {}
     return Evidence(engine=engine, flags=flags, readings=readings, sources=(where,))
 

@@ -103,7 +103,7 @@ def unequal_cards(e: Evidence) -> Iterator[Finding]:
 def will_not_fit(e: Evidence) -> Iterator[Finding]:
     """Budget of a rank = utilization x card; weights alone may exceed it, or leave no room for KV."""
     weights, card = weights_gib(e), memory_gib(e)
-    asked = e.flag("gpu-memory-utilization") or flag_facts().defaults["gpu-memory-utilization"]
+    asked = e.flag("gpu-memory-utilization") or flag_facts().default("gpu-memory-utilization", e.release)
     failed = tells_of_oom(e) and asked >= SMALL_BUDGET
     if weights is None or card is None or failed or load_of(e).running or has_load(e):
         return

@@ -107,7 +107,7 @@ def _jerks(found: list[Quantity]) -> bool:
 
 def _budget(e: Evidence) -> float | None:
     """Tokens of a step: as given, or the least default of vLLM's."""
-    least = flag_facts().defaults["max-num-batched-tokens"] if e.engine == "vllm" else None
+    least = flag_facts().default("max-num-batched-tokens", e.release) if e.engine == "vllm" else None
     given = e.flag("max-num-batched-tokens") or e.flag("chunked-prefill-size")
     return given or e.number("startup:max_num_batched_tokens", "startup:chunked_prefill_size") or least
 

@@ -298,7 +298,7 @@ def full_by_design(e: Evidence) -> Iterator[Finding]:
     """VLLM takes utilization x card at start whatever the model: used memory says nothing of KV or a leak."""
     used = _gib_of(e, "gpu:memory_used", "gpu:mem_used")
     total = _gib_of(e, "gpu:memory_total", "gpu:mem_total", "hardware:gpu_mem", "hardware:gpu_total")
-    asked = e.flag("gpu-memory-utilization") or flag_facts().defaults["gpu-memory-utilization"]
+    asked = e.flag("gpu-memory-utilization") or flag_facts().default("gpu-memory-utilization", e.release)
     others = told_beside(e) or start_failed(e)
     if used and total and not others and e.engine in {"vllm", ""} and abs(used / total - asked) < 0.12:
         yield Finding(

@@ -11,6 +11,7 @@ from headrace.diagnose.missing_flags import (
     flags_alone,
     is_option_of,
     missing_flags,
+    missing_variables,
     replaced,
     took_them,
 )
@@ -22,7 +23,7 @@ _NO_START = frozenset({Label.STALL, Label.UNDETERMINED, Label.COLD_START})
 def refused(e: Evidence) -> Iterator[Finding]:
     """Argparse ends the program on a flag it does not know, and on a value that a flag cannot have."""
     for event in e.of("unknown_flag")[-1:]:
-        claim, change, grounds = _of_the_line(event, e.engine)
+        claim, change, grounds = _of_the_line(event, e)
         yield Finding(
             Label.BAD_FLAGS,
             claim,
@@ -43,7 +44,7 @@ def refused(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _of_the_line(event: Event, engine: str) -> tuple[str, str, tuple[Fact, ...]]:
+def _of_the_line(event: Event, e: Evidence) -> tuple[str, str, tuple[Fact, ...]]:
     """(claim, change, why) of argparse's last line, or Python's on an argument."""
     if value := event.fields.get("argument"):
         return (
@@ -61,8 +62,8 @@ def _of_the_line(event: Event, engine: str) -> tuple[str, str, tuple[Fact, ...]]
             "install the versions that were released together (vllm and what it pins), or the image",
             (),
         )
-    ours = engine in {"vllm", ""}
-    found = [replaced(name) if ours else Missing(name, "", "leave it out") for name in written]
+    ours = e.engine in {"vllm", ""}
+    found = [replaced(name, e.release) if ours else Missing(name, "", "leave it out") for name in written]
     return (
         f"The server refuses {', '.join(f'--{flag.name}' for flag in found) or 'a flag'} and ends",
         "; ".join(f"--{flag.name} -> {flag.instead}" for flag in found)
@@ -90,7 +91,7 @@ def lacks_flags(e: Evidence) -> Iterator[Finding]:
         Advice(
             "; ".join(f"--{flag.name} -> {flag.instead}" for flag in missing),
             "the server starts",
-            verify="vllm serve --help=all of the version that will run it",
+            verify="vllm serve --help of the version that will run it",
         ),
         Severity.CRITICAL if certain else Severity.WARNING,
         0.8 if certain else 0.7,
@@ -108,4 +109,29 @@ def _lacking(e: Evidence, missing: tuple[Missing, ...]) -> str:
     return f"vLLM {newest} has no {named}, and does not start with it; an older one may"
 
 
-RULES = (refused, lacks_flags)
+def unread_variables(e: Evidence) -> Iterator[Finding]:
+    """A variable that the version does not read is passed over without a word, or ends the start where that
+    was asked for. Beside a server at work it is only a remark.
+    """
+    strict = e.is_on("fail-on-environ-validation")
+    missing = tuple(missing_variables(e))
+    if e.engine not in {"vllm", ""} or not missing or not (strict or flags_alone(e)):
+        return
+    names = ", ".join(each.said for each in missing)
+    yield Finding(
+        Label.BAD_FLAGS,
+        f"vLLM {e.version} does not read {names}"
+        + (", and ends, as --fail-on-environ-validation asks" if strict else ": it has no effect"),
+        tuple(Fact(f"{each.said} {each.why}") for each in missing),
+        Advice(
+            "; ".join(f"{each.said} -> {each.instead}" for each in missing),
+            "the server starts" if strict else "what was meant takes effect",
+            verify="the start-up log names what was chosen",
+        ),
+        Severity.CRITICAL if strict else Severity.WARNING,
+        0.8 if strict else 0.7,
+        explains=frozenset({Label.UNDETERMINED}),
+    )
+
+
+RULES = (refused, lacks_flags, unread_variables)
