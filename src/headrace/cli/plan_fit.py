@@ -29,8 +29,9 @@ from headrace.measure.goodput import Verdict, meets
 from headrace.measure.steady import steadiness
 from headrace.measure.summary import summarise
 from headrace.report.plan_fit import Fit, ranked
+from headrace.sim.lost import goals_of, is_lost
 from headrace.sim.measurement import About, measurement_of
-from headrace.sim.run import Fleet, simulate
+from headrace.sim.run import Fleet, simulate_unless
 from headrace.workload.generate import generate
 from headrace.workload.recipe import recipe_of
 from headrace.workload.reshape import scaled
@@ -138,9 +139,9 @@ class _Twin:
 
         @cache
         def judge(rate: float, number: int, longer: float) -> Probe:
-            run = self._run(rate, number, longer)
+            run = self._run(objectives, rate, number, longer)
             probe = _judged(rate, run, objectives)
-            if probe.verdict is Verdict.MET:
+            if run is not None and probe.verdict is Verdict.MET:
                 self._met[rate] = run
             return probe
 
@@ -174,11 +175,17 @@ class _Twin:
     def _decode_s(self, seqs: int, context: int) -> float:
         return self._cost.step_ns(StepShape(seqs, seqs * context, sampled_seqs=seqs)) / 1e9
 
-    def _run(self, rate: float, number: int = 0, longer: float = 1.0, replicas: int = 1) -> Measurement:
+    def _run(
+        self, objectives: Objectives, rate: float, number: int = 0, longer: float = 1.0, replicas: int = 1
+    ) -> Measurement | None:
+        """None where it was left because the objectives could no longer be met."""
         count = min(max(_LEAST_REQUESTS, ceil(rate * _LEAST_S * longer)), _MOST_REQUESTS)
         sent = scaled(self._cut(count, number), rate / self._rate)
-        fleet = Fleet(replicas, LeastRequests)
-        return measurement_of(simulate(sent, self._settings, self._cost, fleet=fleet), _ABOUT)
+        fleet, goals = Fleet(replicas, LeastRequests), goals_of(sent, objectives)
+        simulated = simulate_unless(
+            lambda seen: is_lost(goals, seen), sent, self._settings, self._cost, fleet=fleet
+        )
+        return None if simulated is None else measurement_of(simulated, _ABOUT)
 
     def _cut(self, count: int, number: int) -> tuple[TraceRequest, ...]:
         """So many in a row, from another place for each number; a short workload over and over."""
@@ -195,7 +202,7 @@ class _Twin:
         """The fewest that meet at the workload's own rate; None where too many would be needed."""
         fewest = max(1, ceil(self._rate / met))
         for count in range(fewest, min(2 * fewest + 2, _MOST_REPLICAS + 1)):
-            found = _judged(self._rate, self._run(self._rate, replicas=count), objectives)
+            found = _judged(self._rate, self._run(objectives, self._rate, replicas=count), objectives)
             if found.verdict is Verdict.MET:
                 return count
         return None
@@ -210,11 +217,13 @@ class _Twin:
         return Fit(self._plan, capacity.met, capacity.found is Found.NEVER_MISSED, ttft_s, itl_s, replicas)
 
 
-def _judged(rate: float, run: Measurement, objectives: Objectives) -> Probe:
+def _judged(rate: float, run: Measurement | None, objectives: Objectives) -> Probe:
     """By the percentiles of the run as they are: a twin can be asked again, and cards are compared by many.
 
     Intervals would end the search wherever they hold a limit, which for gaps is half of the way.
     """
+    if run is None:
+        return Probe(rate, Verdict.MISSED, None, "more was late than its percentiles leave room for")
     steady = steadiness(run)
     verdict = Verdict.MET if steady.is_steady is not False and meets(run, objectives) else Verdict.MISSED
     return Probe(rate, verdict, steady.is_steady, steady.why)

@@ -19,6 +19,7 @@ from headrace.core.request import Request, SamplingParams
 from headrace.core.settings import Settings
 from headrace.gateway.router import Asked, LeastRequests, Router
 from headrace.sim.budgets import BudgetSample, BudgetSeries
+from headrace.sim.lost import Seen
 from headrace.sim.replica import Life, Replica
 from headrace.workload.trace import TraceRequest, turns_before
 
@@ -27,6 +28,12 @@ OnProgress = Callable[[int, float], None]
 
 PROGRESS_EVERY = 2048
 """Events between two calls: well under a second's work."""
+
+IsEnough = Callable[[Seen], bool]
+"""Asked now and then whether the rest of a run would tell nothing new."""
+
+LOOKS = 24
+"""Of them at a run, evenly over the comings and goings of its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ class _Run:
     router: Router
     on_progress: OnProgress | None
     answer_ns: int
+    is_enough: IsEnough | None = None
     lives: dict[int, Life] = field(default_factory=dict[int, Life])
     replica_of: dict[int, int] = field(default_factory=dict[int, int])
     due: list[tuple[int, int]] = field(
@@ -84,6 +92,8 @@ class _Run:
     turns: dict[int, list[int]] = field(default_factory=dict[int, list[int]])  # by whose answer they wait for
     wakes: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # heap: (ns, replica)
     sleeping: set[int] = field(default_factory=set[int])
+    ended: int = 0
+    look_at: int = 0  # so many have come and gone, at the next look
 
 
 def simulate(
@@ -95,13 +105,29 @@ def simulate(
     watch: Watch = WATCH,
 ) -> Simulated:
     """Raises `BadInput` for a trace out of order or without requests, or fewer than one replica."""
+    simulated = simulate_unless(None, trace, settings, cost, fleet=fleet, watch=watch)
+    assert simulated is not None, "a run that nobody stops comes to its end"
+    return simulated
+
+
+def simulate_unless(
+    is_enough: IsEnough | None,
+    trace: Sequence[TraceRequest],
+    settings: Settings,
+    cost: CostModel,
+    *,
+    fleet: Fleet = ALONE,
+    watch: Watch = WATCH,
+) -> Simulated | None:
+    """None where it was enough before the end."""
     _refuse_nonsense(trace, fleet.replicas)
     series = [BudgetSeries(watch.bin_s) for _ in range(fleet.replicas)]
     replicas = [Replica(settings, cost, each, fleet.front_end) for each in series]
     answer_ns = 0 if fleet.front_end is None else fleet.front_end.answer_ns
-    run = _Run(trace, replicas, fleet.make_router(), watch.on_progress, answer_ns)
+    run = _Run(trace, replicas, fleet.make_router(), watch.on_progress, answer_ns, is_enough)
     run.sleeping.update(range(fleet.replicas))
-    _play(run)
+    if not _play(run):
+        return None
     stats = [replica.engine.stats() for replica in run.replicas]
     return Simulated(
         lives=tuple(run.lives[place] for place in range(len(trace))),
@@ -115,7 +141,8 @@ def simulate(
     )
 
 
-def _play(run: _Run) -> None:
+def _play(run: _Run) -> bool:
+    """Whether it came to its end."""
     _expect(run)
     events = 0
     while run.due or run.wakes:
@@ -131,12 +158,27 @@ def _play(run: _Run) -> None:
         if run.on_progress is not None and events % PROGRESS_EVERY == 0:
             run.on_progress(len(run.lives), now_ns / 1e9)
         for life in run.replicas[index].settle(now_ns):
+            run.ended += 1
             _follow(run, life, now_ns)
+        if run.is_enough is not None and _is_time_to_look(run) and run.is_enough(_seen(run, now_ns)):
+            return False
         woken_ns = run.replicas[index].go_on(now_ns, _next_arrival_ns(run))
         if woken_ns is None:
             run.sleeping.add(index)
         else:
             heapq.heappush(run.wakes, (woken_ns, index))
+    return True
+
+
+def _is_time_to_look(run: _Run) -> bool:
+    if len(run.lives) + run.ended < run.look_at:
+        return False
+    run.look_at += max(1, 2 * len(run.trace) // LOOKS)
+    return True
+
+
+def _seen(run: _Run, now_ns: int) -> Seen:
+    return Seen(run.lives, run.replica_of, [replica.step_ends_ns for replica in run.replicas], now_ns)
 
 
 def _expect(run: _Run) -> None:
