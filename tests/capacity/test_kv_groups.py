@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from headrace.capacity.catalogue import model_named
 from headrace.capacity.deployment import Deployment
-from headrace.capacity.gpus import GIB, gpu_named
+from headrace.capacity.gpu_names import gpu_named
+from headrace.capacity.gpus import GIB
 from headrace.capacity.kv_groups import KvLayers, Sizing, kv_layout, printed_tokens
 from headrace.capacity.memory import layout_of, sizing_of
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from headrace.capacity.accounting import accounting_of
 from headrace.capacity.catalogue import catalogue, model_named
 from headrace.capacity.deployment import Deployment
-from headrace.capacity.gpus import GIB, GPUS, Dtype, gpu_named
+from headrace.capacity.gpu_names import gpu_named
+from headrace.capacity.gpus import GIB, GPUS, Dtype
 from headrace.capacity.obstacles import obstacles
 from headrace.capacity.plan import Asked, plan_of
 from headrace.capacity.starting import starting_points

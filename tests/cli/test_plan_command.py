@@ -96,7 +96,7 @@ def test_the_cards_have_whole_headings_and_the_lengths_they_hold() -> None:
     result = plan("llama-3.1-8b")
     assert "…" not in result.stdout
     assert re.search(r"GPUs +GiB each +weights +KV cache +KV tokens +at once", result.stdout)
-    assert "27 of 27 cards hold it at max_model_len 131,072\n" in result.stdout
+    assert "36 of 36 cards hold it at max_model_len 131,072\n" in result.stdout
     each_longest = plan("llama-3.1-8b", "-tp", "1", "--max-model-len", "auto").stdout
     assert re.search(r"at max_model_len [\d,]+ to 131,072\n", each_longest)
 
@@ -238,7 +238,7 @@ def test_a_workload_says_how_many_of_its_requests_fit(tmp_path: Path) -> None:
     [
         (("llama-3.1-8",), "did you mean llama-3.1-8b"),
         (("llama-3.1-8b", "--gpu", "h1000"), "did you mean h100"),
-        (("llama-3.1-8b", "--gpu", "h10"), "did you mean h100 or h20 or a10?; of a card"),
+        (("llama-3.1-8b", "--gpu", "h10"), "did you mean h100 or h100-nvl or h100-pcie? Of a card"),
         (("llama-3.1-8b", "--gpu", "h100x2"), "--gpu h100 -tp 2"),
         (("8b",), "did you mean llama-3-8b, llama-3.1-8b, qwen3-8b"),
         (("xyzzy",), "one of 78 there, such as llama-3.1-8b"),

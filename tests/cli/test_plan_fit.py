@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from headrace.capacity.catalogue import model_named
 from headrace.capacity.deployment import Deployment
-from headrace.capacity.gpus import gpu_named
+from headrace.capacity.gpu_names import gpu_named
 from headrace.capacity.plan import Asked, Plan, plan_of
 from headrace.cli.main import main
 from headrace.cli.plan_fit import FitJudge, usual_requests

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.capacity.catalogue import model_named
 from headrace.capacity.deployment import Deployment
-from headrace.capacity.gpus import gpu_named
+from headrace.capacity.gpu_names import gpu_named
 from headrace.capacity.roofline import Roofline
 from headrace.cli.plan_fit import usual_requests
 from headrace.core.objective import parse_objectives

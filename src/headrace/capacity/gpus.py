@@ -11,12 +11,9 @@ streaming weights and KV cache reaches. `certainty` says where they come from:
 Sources of every figure are in `specs` and `evidence`.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-
-from headrace.core.errors import BadInput
 
 GIB = 1 << 30
 _T = 1e12
@@ -83,6 +80,8 @@ _NVLINK5 = Link("NVLink 5", 0.5 * 900 * _G, 7.5e-6)
 # of one direction.
 _PCIE4 = Link("PCIe 4 x16", 0.5 * 32 * _G, 20e-6)
 _PCIE5 = Link("PCIe 5 x16", 0.5 * 64 * _G, 20e-6)
+_PCIE4_X8 = Link("PCIe 4 x8", 0.5 * 16 * _G, 20e-6)
+_PCIE5_X8 = Link("PCIe 5 x8", 0.5 * 32 * _G, 20e-6)
 _XGMI = Link("Infinity Fabric", 0.5 * 448 * _G, 15e-6)  # latency: no measurement found, a guess
 
 
@@ -118,6 +117,23 @@ def _flops(bf16: float, fp8: float | None = None, fp4: float | None = None) -> d
     if fp4 is not None:
         peaks[Dtype.FP4] = peaks[Dtype.NVFP4] = fp4 * _T
     return peaks
+
+
+def geforce_tflops(sms: int, boost_ghz: float) -> float:
+    """In bf16: 512 operations of an SM in a cycle, accumulated in FP32, from Ampere on; which gives what is
+    published of the RTX 3090 (71.2), 4090 (165.15) and 5090 (209.5).
+    """
+    return sms * boost_ghz * 0.512
+
+
+def _ada(sms: int, boost_ghz: float) -> dict[Dtype, float]:
+    return _flops(geforce_tflops(sms, boost_ghz), 2 * geforce_tflops(sms, boost_ghz))
+
+
+def _blackwell(sms: int, boost_ghz: float) -> dict[Dtype, float]:
+    """In the proportions of the RTX 5090: fp8 twice as fast, fp4 eight times."""
+    bf16 = geforce_tflops(sms, boost_ghz)
+    return _flops(bf16, 2 * bf16, 8 * bf16)
 
 
 _A100_EVIDENCE = (
@@ -305,30 +321,65 @@ _CARDS = (
         specs="288 GB, 8 TB/s: boston-uk-l.azurewebsites.net/blog/2025/08/14/amd-instinct-mi355x.aspx; 5 "
         "PFLOP/s in fp8: world-today-news.com/?p=7253162 (ISSCC 2026), half in bf16 and twice in fp4",
     ),
+    Gpu(
+        "rtx-3060", int(11.75 * GIB), 360 * _G, _flops(geforce_tflops(28, 1.777)), _PCIE4,
+        specs="28 SMs, 1,777 MHz, 360 GB/s: pcpartdb.com/gpus/view/nvidia-geforce-rtx-3060-12-gb-ga104; "
+        "memory: torch's message (github.com/PromtEngineer/localGPT-Vision/issues/14)",
+        capability=(8, 6),
+    ),
+    Gpu(
+        "rtx-4060-ti", int(15.48 * GIB), 288 * _G, _ada(34, 2.535), _PCIE4_X8,
+        specs="the card with 16 GB: 4,352 cores (34 SMs), 2,535 MHz, x8: "
+        "cputronic.com/gpu/nvidia-geforce-rtx-4060-ti-16-gb; 288 GB/s: topcpu.net (news on the RTX 5060 Ti); "
+        "memory as the RTX 5080's",
+        capability=(8, 9),
+    ),
+    Gpu(
+        "rtx-4070-ti-super", int(15.48 * GIB), 672 * _G, _ada(66, 2.61), _PCIE4,
+        specs="66 SMs, 2,610 MHz, 672.3 GB/s: "
+        "topcpu.net/vi/gpu-c/geforce-rtx-4070-ti-super-vs-geforce-rtx-2060-tu104; memory as the RTX 5080's",
+        capability=(8, 9),
+    ),
+    Gpu(
+        "rtx-4080", int(15.48 * GIB), 717 * _G, _ada(76, 2.505), _PCIE4,
+        specs="9,728 cores (76 SMs), 2,505 MHz, 716.8 GB/s: cpu-gpu.alldbin.com, GeForce RTX 4080; memory as "
+        "the RTX 5080's",
+        capability=(8, 9),
+    ),
+    Gpu(
+        "rtx-5060-ti", int(15.48 * GIB), 448 * _G, _blackwell(36, 2.572), _PCIE5_X8,
+        specs="the card with 16 GB: 4,608 cores (36 SMs), 2,572 MHz, 448 GB/s: "
+        "cputronic.com/gpu/compare/nvidia-geforce-rtx-5060-ti-16-gb-vs-nvidia-geforce-rtx-2060-super; x8: "
+        "NVIDIA, not re-read; memory as the RTX 5080's",
+        capability=(12, 0),
+    ),
+    Gpu(
+        "rtx-5080", int(15.48 * GIB), 960 * _G, _blackwell(84, 2.617), _PCIE5,
+        specs="84 SMs, 2,617 MHz, 960 GB/s: fpsbench.com, GeForce RTX 5080 beside Radeon 540; "
+        "memory: torch's message (github.com/vllm-project/vllm/issues/14452)",
+        capability=(12, 0),
+    ),
+    Gpu(
+        "a30", int(23.5 * GIB), 933 * _G, _flops(165), _PCIE4,
+        specs="NVIDIA A30 datasheet, not re-read; memory: torch's message "
+        "(github.com/LHRLAB/ChatKBQA/issues/2)",
+        capability=(8, 0),
+    ),
+    Gpu(
+        "l40", int(44.4 * GIB), 864 * _G, _flops(181.05, 362.1), _PCIE4,
+        specs="864 GB/s, 181.05 and 362 TFLOP/s dense: mullet.se/product.html?product_id=355414 "
+        "(hmc-tech.com, by the chip alone, has twice that); memory as the L40S's",
+        capability=(8, 9),
+    ),
+    Gpu(
+        "gb10", int(121.69 * GIB), 273 * _G, _blackwell(48, 2.52), _PCIE5_X8,
+        specs="DGX Spark: 6,144 cores (48 SMs), 1 PFLOP/s in fp4 with sparsity: "
+        "dgx-spark.warehack.ing/hardware; 273 GB/s: blog.kubesimplify.com, day 3 of DGX Spark; the clock is "
+        "what that PFLOP/s asks for, and bf16 is taken as an eighth of fp4, as GeForce has it (RTX PRO: a "
+        "quarter); memory, which the host shares: "
+        "github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/47",
+        capability=(12, 1),
+    ),
 )  # fmt: skip
 
 GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _CARDS}
-_ALSO = {
-    "a100": "a100-80", "a100-80gb": "a100-80", "a100-40gb": "a100-40",
-    "h100-sxm": "h100", "h100-80gb": "h100",
-    "v100": "v100-32", "a6000": "rtx-a6000", "3090": "rtx-3090", "4090": "rtx-4090", "5090": "rtx-5090",
-    "rtx3090": "rtx-3090", "rtx4090": "rtx-4090", "rtx5090": "rtx-5090",
-}  # fmt: skip
-"""Other names that people have for them."""
-
-
-def gpu_named(name: str) -> Gpu:
-    """Raises `BadInput` with the names that are near, or all where none is."""
-    wanted = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
-    gpu = GPUS.get(_ALSO.get(wanted, wanted))
-    if gpu is None:
-        near = _near(wanted)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(GPUS)}"
-        raise BadInput(f"no GPU {name!r} in the catalogue", hint)
-    return gpu
-
-
-def _near(wanted: str) -> list[str]:
-    """Up to three cards whose name, or one that people have for it, is nearly that; the nearest first."""
-    found = difflib.get_close_matches(wanted, [*GPUS, *_ALSO], n=6, cutoff=0.6)
-    return list(dict.fromkeys(_ALSO.get(name, name) for name in found))[:3]

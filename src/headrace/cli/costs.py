@@ -19,7 +19,8 @@ import click
 
 from headrace.capacity.catalogue import model_named
 from headrace.capacity.deployment import Deployment
-from headrace.capacity.gpus import GIB, Dtype, Gpu, gpu_named
+from headrace.capacity.gpu_names import gpu_named
+from headrace.capacity.gpus import GIB, Dtype, Gpu
 from headrace.capacity.roofline import Multipliers, Roofline
 from headrace.core.cost import FrontEnd, Machine, Residual
 from headrace.core.errors import BadInput

@@ -12,7 +12,8 @@ import click
 
 from headrace.capacity.accounting import accounting_of
 from headrace.capacity.deployment import Deployment
-from headrace.capacity.gpus import GIB, GPUS, Dtype, Gpu, gpu_named
+from headrace.capacity.gpu_names import gpu_named
+from headrace.capacity.gpus import GIB, GPUS, Dtype, Gpu
 from headrace.capacity.plan import Asked
 from headrace.cli.costs import default_limits
 from headrace.cli.plan_fit import USUAL_SLO
@@ -186,8 +187,8 @@ def _card(name: str) -> Gpu:
             raise BadInput(
                 f"--gpu {name} is {size} cards, and --gpu names one", f"--gpu {card} -tp {size}"
             ) from error
-        more = "of a card that is not listed say how much it has: --gpu-memory 24G"
-        raise BadInput(str(error), f"{error.hint}; {more}") from error
+        more = "Of a card that is not listed say how much it has: --gpu-memory 24G"
+        raise BadInput(str(error), f"{error.hint} {more}") from error
 
 
 def deployment_on(
