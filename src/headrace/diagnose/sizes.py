@@ -61,6 +61,29 @@ def card_of(text: str) -> Card | None:
     )
 
 
+@cache
+def _capabilities() -> Mapping[str, tuple[int, int]]:
+    table = tomllib.loads(files("headrace.diagnose").joinpath("data/cards.toml").read_text("utf-8"))
+    found = {name: (row[0], row[1]) for name, row in table["capability"].items()}
+    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
+
+
+def capability_of(e: Evidence) -> tuple[int, int] | None:
+    """CUDA's number for what the card computes: as told, or by its name; None of others and of several."""
+    told = re.fullmatch(
+        r"(\d+)\.(\d+)", e.text("hardware:compute_capability") or e.text("hardware:capability")
+    )
+    if told:
+        return int(told[1]), int(told[2])
+    lower = hardware_text(e).lower().replace("geforce ", "")
+    named = dict[str, tuple[int, int]]()
+    for name, capability in _capabilities().items():
+        if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", lower):
+            named[name] = capability
+            lower = lower.replace(name, " ")
+    return next(iter(named.values())) if len(set(named.values())) == 1 else None
+
+
 def cards_of(text: str) -> list[Card]:
     """Every different card named."""
     found, lower = list[Card](), text.lower()

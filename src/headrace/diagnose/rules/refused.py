@@ -15,6 +15,7 @@ from headrace.diagnose.missing_flags import (
     replaced,
     took_them,
 )
+from headrace.diagnose.rules.contradictions import contradictions
 from headrace.diagnose.rules.support import fact, said
 
 _NO_START = frozenset({Label.STALL, Label.UNDETERMINED, Label.COLD_START})
@@ -33,7 +34,7 @@ def refused(e: Evidence) -> Iterator[Finding]:
             0.95,
             explains=_NO_START,
         )
-    for event in e.of("config_error")[-1:]:
+    for event in () if contradictions(e) else e.of("config_error")[-1:]:
         yield Finding(
             Label.BAD_FLAGS,
             "Two settings contradict each other, so the server does not start",
