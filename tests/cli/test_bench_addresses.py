@@ -43,3 +43,11 @@ def test_compare_names_no_option_that_only_bench_has(flag: str, of_bench: str) -
     assert f"{of_bench} " in bench.stderr
     assert f"{of_bench} " not in compare.stderr
     assert (bench.exit_code, compare.exit_code) == (2, 2)
+
+
+def test_compare_refuses_what_it_would_not_do() -> None:
+    """It took --alone, and sent no request alone."""
+    result = CliRunner().invoke(main, ["compare", "localhost:1", "localhost:2", "--alone", "3"])
+
+    assert result.exit_code == 2
+    assert "No such option '--alone'" in result.stderr.replace(": --alone", " '--alone'")

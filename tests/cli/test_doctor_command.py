@@ -4,9 +4,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.cli import doctor as command
 from headrace.cli.main import main
+from headrace.cli.sampling import Sampler
+from headrace.cli.watching import Seen, changes, look
 from headrace.diagnose.doctor import diagnose
+from headrace.diagnose.evidence import Evidence
 from headrace.measure import record
 from tests.cli.pages import pages
 from tests.diagnose.samples import findings, incident, stats
@@ -150,29 +152,48 @@ def test_prometheus_is_asked_for_a_range() -> None:
     assert wrong.exit_code == 2
 
 
-def test_watch_says_what_comes_and_what_goes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_says_what_comes_and_what_goes() -> None:
     ill = diagnose(incident(metrics={"vllm:num_requests_running": 0, "vllm:num_requests_waiting": 3}))
     now = {finding.rule: finding for finding in findings(ill.evidence)}
-    options = command.Options(
-        window=1.0,
-        prometheus=None,
-        since=1.0,
-        cost=None,
-        api_key=None,
-        details=False,
-        watch=True,
-        as_json=False,
+
+    assert "+ critical  other:engine_stall" in next(changes({}, now))
+    assert ["no longer so" in line for line in changes(now, {})] == [True] * len(now) + [False]
+    assert "nothing is wrong" in next(changes(None, {}))
+    assert [*changes(now, now), *changes({}, {})] == []
+
+
+def page(running: int, started_at: int = 1) -> str:
+    rows = (
+        ("vllm:num_requests_running", running),
+        ("vllm:num_requests_waiting", 0),
+        ("vllm:kv_cache_usage_perc", 0.1),
+        ("process_start_time_seconds", started_at),
     )
+    return "".join(f"{name} {value}\n" for name, value in rows)
 
-    command._tell_changes({}, now, ill, options)
-    came = capsys.readouterr().out
-    command._tell_changes(now, {}, ill, options)
-    went = capsys.readouterr().out
-    command._tell_changes(now, now, ill, options)
 
-    assert "+ critical  other:engine_stall" in came
-    assert "- other:engine_stall: no longer so" in went
-    assert capsys.readouterr().out == ""
+def test_watch_tells_of_a_server_that_goes_away_and_comes_back_as_another() -> None:
+    shown = [page(1), None, None, page(2, started_at=9)]
+    with pages({"/metrics": shown, "/version": ['{"version": "0.32.0"}']}) as url:
+        sampler, seen = Sampler(url, 1.0), Seen()
+        first, gone, still_gone, back = (
+            [*look(sampler, Evidence(), seen, as_json=False)] for _ in range(len(shown))
+        )
+        assert sampler.evidence().series("vllm:num_requests_running") == (2.0,), "of the new one alone"
+
+    assert ["nothing is wrong" in line for line in first] == [True]
+    assert [f"no answer from {url}" in line for line in gone] == [True]
+    assert still_gone == []
+    assert ["answers again" in back[0], "nothing is wrong" in back[1]] == [True, True]
+
+
+def test_watch_says_the_same_to_programs_a_line_each() -> None:
+    with pages({"/metrics": [page(1), page(1), None], "/version": ["{}"]}) as url:
+        sampler, seen = Sampler(url, 1.0), Seen()
+        first, same, gone = ([*look(sampler, Evidence(), seen, as_json=True)] for _ in range(3))
+    assert json.loads(first[0])["format"] == "headrace.diagnosis"
+    assert same == []
+    assert json.loads(gone[0])["format"] == "headrace.silence"
 
 
 def test_explain_says_a_term_in_words_and_for_programs() -> None:

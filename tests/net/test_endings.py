@@ -1,5 +1,6 @@
 """How a server and its engine end: in order, at once, by accident."""
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from headrace.core.errors import BadInput, EngineDied, ModelUnusable
 from headrace.net.listening import bind
+from headrace.net.server import Server
 from tests.net.http import Answer, get, post, posted
 from tests.net.scripted import ScriptedRecipe, crashing_recipe, endless_recipe, unusable_recipe
 from tests.net.serving import RunningServer, running, service
@@ -239,3 +241,17 @@ def read_rest(connection: socket.socket) -> bytes:
     while data := connection.recv(1 << 16):
         rest += data
     return rest
+
+
+def test_a_server_that_is_stopped_while_it_loads_says_that_it_never_served() -> None:
+    """Its command ended with 0, as if it had."""
+
+    async def stopped() -> bool:
+        with bind("127.0.0.1", 0) as listener:
+            server = Server(service(), listener)
+            running = asyncio.create_task(server.run(lambda _: None))
+            await asyncio.sleep(0)
+            server.stop()
+            return await running
+
+    assert not asyncio.run(stopped())

@@ -82,6 +82,15 @@ def test_answers_that_ended_early_and_cached_prompts_are_pointed_out() -> None:
     assert "80% of the prompt tokens came from the server's prefix cache" in shown
 
 
+def test_a_load_that_shares_its_beginnings_was_not_sent_before() -> None:
+    hit = Timeline("r", "short", 40, 0.0, 0.0, (1.0,), "length", cached_tokens=32)
+    said = "3 requests of a.jsonl, at 1 times its rate, {}% of prompt tokens shared, seed 1"
+
+    most, few = (printed(replace(measurement(hit), workload=said.format(share))) for share in (79, 20))
+    assert "prefix cache" not in most
+    assert "share 20%: this seed was sent before" in few.replace("\n", " ")
+
+
 def test_a_server_that_counts_cached_tokens_and_no_prompt_is_shown_all_the_same() -> None:
     """It divided by the prompt tokens of the run."""
     wrong = Timeline("r", "short", 0, 0.0, 0.0, (1.0,), "length", cached_tokens=32)

@@ -11,7 +11,14 @@ import click
 from rich.console import Console
 
 from headrace.cli.capacity import find_capacity
-from headrace.cli.load_options import KEPT, LOAD_SECTIONS, file_option, load_options, slo_option
+from headrace.cli.load_options import (
+    KEPT,
+    LOAD_SECTIONS,
+    alone_option,
+    file_option,
+    load_options,
+    slo_option,
+)
 from headrace.cli.loads import LoadOptions, check_load, load_of
 from headrace.cli.measuring import Interrupted, Planned, Target, Watching, measure_planned
 from headrace.cli.refused import GivesUp
@@ -61,6 +68,7 @@ class Options(LoadOptions):
 @click.argument("url")
 @click.option("--model", help="Model to ask for.  [default: the server's first]")
 @load_options
+@alone_option
 @slo_option
 @click.option("--find-capacity", is_flag=True, help="Find the highest rate that meets --slo.")
 @file_option("--output", "FILE.jsonl", "Keep the record: one line per request.")

@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -16,11 +15,12 @@ from headrace.cli.costs import CostType, LoadedCost, load_cost
 from headrace.cli.doctor_twin import seen_of, tested_in_twin
 from headrace.cli.quantity import Duration
 from headrace.cli.sampling import Sampler, from_prometheus
+from headrace.cli.watching import watch
 from headrace.core.errors import BadInput
 from headrace.core.measurement import Measurement
 from headrace.diagnose.doctor import Diagnosis, diagnose
 from headrace.diagnose.evidence import Evidence, merged
-from headrace.diagnose.finding import Finding, Severity
+from headrace.diagnose.finding import Severity
 from headrace.diagnose.observed import traffic_of
 from headrace.diagnose.readers.files import is_measurement, read_file
 from headrace.diagnose.readers.flags import read_command, serving_engine
@@ -81,7 +81,9 @@ class Options(TypedDict):
     "--details", is_flag=True, help="Numbers and their places, prices, how to verify, other causes."
 )
 @click.option("--watch", is_flag=True, help="Follow a live server: say what comes and goes, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object (with --watch one a line).")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object (with --watch one a line, with its time)."
+)
 def doctor(inputs: tuple[str, ...], **options: Unpack[Options]) -> None:
     """Find the bottleneck, from whatever there is: a live server, its log, its metrics, its flags.
 
@@ -225,39 +227,14 @@ def _sampled(url: str, options: Options, *, patient: bool) -> Evidence:
 
 
 def _watch(inputs: tuple[str, ...], options: Options) -> None:
-    """A line for each finding that comes or goes. Ends by Ctrl-C, which is exit code 130."""
+    """A line for each finding that comes or goes."""
     addresses = [text for text in inputs if not _is_file(Path(text)) and " " not in text and text != "-"]
     if len(addresses) != 1:
         raise BadInput(
             f"--watch follows one live server, not {len(addresses)}", "headrace doctor URL --watch"
         )
     known = merged(_read_one(text, options) for text in inputs if text not in addresses)
-    sampler = Sampler(addresses[0], options["window"], options["api_key"])
-    before = dict[str, Finding]()
-    while True:
-        sampler.sample()
-        diagnosis = diagnose(known | sampler.evidence())
-        now = {f"{finding.label} {finding.rule}": finding for finding in diagnosis.findings}
-        _tell_changes(before, now, diagnosis, options)
-        before = now
-        time.sleep(sampler.every_s)
-
-
-def _tell_changes(
-    before: dict[str, Finding], now: dict[str, Finding], diagnosis: Diagnosis, options: Options
-) -> None:
-    if options["as_json"]:
-        if before.keys() != now.keys():
-            click.echo(json.dumps(diagnosis_json(diagnosis)))
-        return
-    at = time.strftime("%H:%M:%S")
-    for name, finding in now.items():
-        if name not in before:
-            click.echo(f"{at}  + {finding.severity.name.lower()}  {finding.label}: {finding.claim}")
-            click.echo(f"             do: {finding.advice.change}")
-    for name, finding in before.items():
-        if name not in now:
-            click.echo(f"{at}  - {finding.label}: no longer so")
+    watch(Sampler(addresses[0], options["window"], options["api_key"]), known, as_json=options["as_json"])
 
 
 # Terms may be flags: what is no option of ours is a term.

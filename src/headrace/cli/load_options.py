@@ -124,14 +124,6 @@ _OPTIONS = (
         help="What is due before counts in no figure.  [default: a tenth, 10s at most]",
     ),
     click.option(
-        "--alone",
-        type=click.IntRange(0, MOST_ALONE),
-        metavar="N",
-        default=2,
-        show_default=True,
-        help="Requests of each kind or class sent one by one before: a TTFT without a queue.",
-    ),
-    click.option(
         "--tokenizer",
         metavar="MODEL",
         default=SERVERS,
@@ -157,6 +149,16 @@ _OPTIONS = (
     click.option("--api-key", envvar="HEADRACE_API_KEY", show_envvar=True, help="Sent as bearer token."),
 )
 
+
+alone_option = click.option(
+    "--alone",
+    type=click.IntRange(0, MOST_ALONE),
+    metavar="N",
+    default=2,
+    show_default=True,
+    help="Requests of each kind or class sent one by one before: a TTFT without a queue.",
+)
+"""Of `bench`: `compare` looks at what differs, and that is how servers behave under load."""
 
 slo_option = click.option(
     "--slo", type=Slo(), metavar="TEXT", help='As "chat: p95 ttft < 500ms, p95 itl < 60ms".'
@@ -184,7 +186,7 @@ LOAD_SECTIONS = {
         "longest_answer",
     ),
     "Any load": (
-        *("output_tokens", "duration", "warm_up", "requests", "alone"),
+        *("output_tokens", "duration", "warm_up", "requests", "alone"),  # `compare` has no alone
         *("tokenizer", "seed", "timeout", "connections"),
     ),
 }

@@ -85,11 +85,24 @@ class Sampler:
             raise BadInput(
                 f"{self.url}/metrics holds no metrics of a server we know", "vLLM, SGLang, llama.cpp or ours"
             )
+        if self._pages and _started(page) != _started(self._pages[-1][1]):
+            self._pages.clear()  # another server: what the one before it counted is no beginning of this one
+            self._machine = None
         self._machine = self._machine or Machine.under(self.url, page)
         if self._machine is not None:
             page |= self._machine.since_last(now)
         self._pages.append((now, page))
         while self._pages[-1][0] - self._pages[0][0] > self.window_s + self.every_s:
+            self._pages.popleft()
+
+    @property
+    def silent(self) -> str:
+        """Why the last look was not answered; empty where it was."""
+        return self._silent
+
+    def forget(self) -> None:
+        """All but the last look: between the others lies a silence."""
+        while len(self._pages) > 1:
             self._pages.popleft()
 
     def evidence(self) -> Evidence:
@@ -104,6 +117,10 @@ class Sampler:
             silent_s = (self._first_at or time.monotonic()) - self._began_at
             for name, value in (("silent_s", silent_s), ("answers", float(not self._silent))):
                 yield f"server:{name}", Reading(f"server:{name}", (value,), self.url)
+
+
+def _started(page: Evidence) -> float | None:
+    return page.number("process_start_time_seconds")
 
 
 class Machine:

@@ -17,7 +17,7 @@ class SectionedCommand(click.Command):
         options = (each for each in self.get_params(ctx) if isinstance(each, click.Option))
         records = {option.name: option.get_help_record(ctx) for option in options}
         sections = {
-            title: [record for name in names if (record := records.pop(name))]
+            title: [record for name in names if (record := records.pop(name, None))]
             for title, names in self._sections.items()
         }
         sections["Other"] = [record for record in records.values() if record]

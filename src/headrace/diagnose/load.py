@@ -95,6 +95,11 @@ class Load:
     def peak_running(self) -> float:
         return max(self.running, default=0.0)
 
+    @property
+    def is_idle(self) -> bool:
+        """Seen, and not only unknown: nobody asked anything."""
+        return bool(self.running) and self.peak_running == self.peak_waiting == 0 == sum(self.generated)
+
 
 @lru_cache(maxsize=8)
 def load_of(e: Evidence) -> Load:

@@ -212,6 +212,8 @@ def _steady_or_peak(diagnosis: Diagnosis) -> Answer:
     facts = (
         Fact(f"requests wait in {waits:.0%} of {len(load.waiting)} samples", e.where(load.names["waiting"])),
     )
+    if load.is_idle:
+        return Answer(question, "neither: nothing was asked while it was looked at", facts)
     if waits == NEVER:
         return Answer(question, "no waits at any time seen", facts)
     return Answer(question, "steady: too little of it always" if waits >= STEADY else "peaks", facts)
@@ -220,6 +222,8 @@ def _steady_or_peak(diagnosis: Diagnosis) -> Answer:
 def _settings_or_workload(diagnosis: Diagnosis) -> Answer:
     question = "Settings or workload?"
     found = next((f for f in diagnosis.findings if f.label is not Label.UNDETERMINED), None)
+    if not diagnosis.findings:
+        return Answer(question, "neither: nothing is wrong with what this shows")
     if found is None:
         return _unknown(question, "the server's flags, and lengths and rates of its requests")
     side = (

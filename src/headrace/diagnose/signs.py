@@ -18,7 +18,7 @@ from importlib.resources import files
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Label
 from headrace.diagnose.flag_facts import flag_facts
-from headrace.diagnose.load import Load, load_of, share
+from headrace.diagnose.load import load_of, share
 from headrace.diagnose.messages import messages
 from headrace.diagnose.quantities import quantities, quantity_of
 from headrace.diagnose.rules.cache import hit_rate
@@ -161,13 +161,8 @@ def _is(value: float | None, least: float, most: float) -> bool:
     return value is not None and least <= value <= most
 
 
-def _nothing_runs(load: Load) -> bool:
-    """Seen, and not only unknown: then nobody needs the blocks that are in use."""
-    return bool(load.running) and load.peak_running == load.peak_waiting == 0
-
-
 SEEN: Mapping[str, Callable[[Evidence], bool]] = {
-    "kv_full": lambda e: load_of(e).peak_kv >= 0.9 and not _nothing_runs(load_of(e)),
+    "kv_full": lambda e: load_of(e).peak_kv >= 0.9 and not load_of(e).is_idle,
     "kv_low": lambda e: bool(load_of(e).kv) and load_of(e).peak_kv < 0.5,
     "waits_with_room": lambda e: load_of(e).waits_with_room(0.9) > 0.5 and bool(load_of(e).kv),
     "no_queue": lambda e: bool(load_of(e).waiting) and load_of(e).peak_waiting == 0,

@@ -73,9 +73,12 @@ class Serving:
 
 
 def serve(service: Service, listener: Listener, announce: Callable[[Serving], None]) -> None:
-    """Serve on what `bind` gave until a signal says stop. Raises what kept it from starting."""
+    """Serve on what `bind` gave until a signal says stop. Raises what kept it from starting, and
+    `KeyboardInterrupt` where it was stopped before it served: what was asked for never was.
+    """
     allow_many_connections()
-    asyncio.run(Server(service, listener).run(announce))
+    if not asyncio.run(Server(service, listener).run(announce)):
+        raise KeyboardInterrupt
 
 
 class Server:
@@ -90,13 +93,17 @@ class Server:
         self._http: uvicorn.Server | None = None
         self._draining: asyncio.Task[None] | None = None
 
-    async def run(self, announce: Callable[[Serving], None]) -> None:
-        """Load, announce, serve, drain. Returns when stopped; raises what kept it from starting."""
+    async def run(self, announce: Callable[[Serving], None]) -> bool:
+        """Load, announce, serve, drain. Returns when stopped whether it served; raises what kept it from
+        starting.
+        """
         self._running = asyncio.create_task(self._load_and_serve(announce))
         with _signals(self.stop):
             await asyncio.wait((self._running,))
-        if not self._running.cancelled():
-            self._running.result()
+        if self._running.cancelled():
+            return False
+        self._running.result()
+        return True
 
     def stop(self) -> None:
         """While loading: give up. While serving: drain. While draining: end at once."""

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.finding import Fact, Finding, Label, Severity
+from headrace.diagnose.load import load_of
 from headrace.diagnose.questions import answers
 from headrace.diagnose.readers.text import plain
 from headrace.diagnose.remarks import remarks
@@ -30,7 +31,13 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = F
     console.print(_text(f"{server}, from {', '.join(e.sources) or 'nothing'}", "bold"))
     console.print()
     if not diagnosis.findings:
-        console.print(_text("Nothing is wrong with what this shows: no waits, room in every budget seen."))
+        console.print(
+            _text(
+                "Nothing is wrong, and nothing was asked: look again while requests run."
+                if load_of(e).is_idle
+                else "Nothing is wrong with what this shows: no waits, room in every budget seen."
+            )
+        )
     for number, finding in enumerate(diagnosis.findings, start=1):
         _print_finding(number, finding, console, details=details)
     console.print()

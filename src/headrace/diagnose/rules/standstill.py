@@ -76,13 +76,20 @@ def _frozen(e: Evidence, load: Load) -> str:
         return f"{sent - ended:,.0f} of {sent:,.0f} requests have no answer, and the engine knows of none"
     counters = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total")
     steps = next((series for name in counters if len(series := e.series(name)) > 1), ())
-    if len(steps) > 1 and steps[-1] == steps[0] and load.running and min(load.running) > 0:
+    if (
+        len(steps) > 1
+        and steps[-1] == steps[0]
+        and load.running
+        and min(load.running) > 0
+        and _outlasts_a_step(e, len(steps), len(steps) - 1)
+    ):
         return "requests run and not one step was made between the scrapes"
     idle = bool(load.running) and max(load.running) == 0 and load.waiting
     if idle and min(load.waiting) > 0:
         return f"{load.waiting[-1]:,.0f} requests wait and none runs"
-    quiet = load.generated[-3:] + load.prompted[-3:]
-    if len(load.generated) >= 3 and load.running and min(load.running[-3:]) > 0 and quiet and max(quiet) == 0:
+    looks = len(load.generated)
+    quiet = next((n for n in range(looks, 2, -1) if max(load.generated[-n:] + load.prompted[-n:]) == 0), 0)
+    if quiet and load.running and min(load.running[-quiet:]) > 0 and _outlasts_a_step(e, looks + 1, quiet):
         return f"{load.running[-1]:,.0f} requests run and no token was made for three reports or more"
     if (
         load.generated
@@ -90,9 +97,22 @@ def _frozen(e: Evidence, load: Load) -> str:
         and max(load.generated + load.prompted) == 0
         and load.running
         and load.running[-1] > 0
+        and _outlasts_a_step(e, len(load.running), len(load.generated))
     ):
         return f"{load.running[-1]:,.0f} requests run and no token is made"
     return ""
+
+
+LONGEST_STEP_S = 10.0
+"""One of a long prompt in large chunks, or that compiles kernels, takes seconds; counters stand meanwhile."""
+
+
+def _outlasts_a_step(e: Evidence, looks: int, quiet: int) -> bool:
+    """Whether `quiet` of the intervals between so many looks at a live server are longer than any step. The
+    reports of a log are ten seconds apart, and of pages nobody knows.
+    """
+    window_s = e.number("server:window_s")
+    return window_s is None or window_s * quiet / max(1, looks - 1) >= LONGEST_STEP_S
 
 
 def longer_than_the_pool(e: Evidence) -> Iterator[Finding]:
