@@ -30,6 +30,13 @@ REFUSED = [
         "M --max-num-batched-tokens 2048 --max-model-len 8192",
     ),
     (
+        "_fewer_tokens_than_usual_slots",
+        "0.9.0",
+        "M --max-num-batched-tokens 128",
+        "",
+        "M --max-num-batched-tokens 128 --max-num-seqs 64",
+    ),
+    (
         "_threshold_beyond_length",
         "0.12.0",
         "M --long-prefill-token-threshold 9000 --max-model-len 8192",

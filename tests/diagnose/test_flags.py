@@ -74,7 +74,7 @@ def test_a_build_before_a_release_may_have_what_that_takes_away() -> None:
 @pytest.mark.parametrize(
     ("version", "variable", "said"),
     [
-        ("0.11.1", "VLLM_USE_V1=0", "0.11.1 does not read VLLM_USE_V1: it has no effect"),
+        ("0.11.1", "VLLM_USE_V1=0", "0.11.1 does not read VLLM_USE_V1: without effect"),
         ("0.14.1", "VLLM_ATTENTION_BACKEND=FLASHINFER", "in order"),
         ("0.15.0", "VLLM_ATTENTION_BACKEND=FLASHINFER", "VLLM_ATTENTION_BACKEND -> --attention-backend"),
         ("0.11.1", "VLLM_ATTENTION_BACKEND=TRITON_ATTN_VLLM_V1", "-> VLLM_ATTENTION_BACKEND=TRITON_ATTN"),
@@ -94,6 +94,18 @@ def test_a_variable_that_a_version_does_not_read_is_named(version: str, variable
     for evidence in (read_command(image, "command"), read_manifest(pod, "pod.yaml")):
         found = findings(evidence)[0]
         assert said in f"{found.claim} | {found.advice.change}"
+
+
+@pytest.mark.parametrize(("value", "severity"), [("0", Severity.WARNING), ("1", Severity.NOTE)])
+def test_asking_for_what_is_done_anyway_needs_no_change(value: str, severity: Severity) -> None:
+    asked = f"docker run -e VLLM_USE_V1={value} vllm/vllm-openai:v0.12.0 --model M"
+
+    assert findings(read_command(asked, "command"))[0].severity is severity
+
+
+def test_a_flag_from_before_the_history_is_known_to_have_been() -> None:
+    assert "--max-paddings is not in vLLM from 0.4.0 on" in of_image("0.5.0", "--max-paddings 256")
+    assert "never was a flag of vLLM" in of_image("0.5.0", "--priority-scheduler")
 
 
 def test_an_unread_variable_ends_a_start_that_is_strict() -> None:

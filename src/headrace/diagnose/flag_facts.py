@@ -100,5 +100,8 @@ def _gone(told: Mapping[str, Mapping[str, str]]) -> dict[str, Gone]:
 
 
 def _word(name: str, until: Release | None, told: Mapping[str, str]) -> Gone:
+    """What went before the first release that was read has its `until` beside it."""
+    if until is None and told["until"] != "never":
+        until = _release(told["until"])
     idle = _release(told["idle"]) if "idle" in told else None
     return Gone(name, until, told.get("instead", "leave it out"), told.get("source", ""), idle)

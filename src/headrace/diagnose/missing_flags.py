@@ -65,14 +65,15 @@ def missing_flags(e: Evidence) -> Iterator[Missing]:
     for name, flag in e.flags.items():
         if is_variable(name.replace("-", "_")):
             continue
-        if (gone := facts.gone.get(name)) is not None and gone.until is None:
-            yield Missing(name, _gone_since(gone), gone.instead, ever=False)
-        elif name in history().spans:
+        gone = facts.gone.get(name)
+        if name in history().spans:
             word = f"no-{name}" if flag.is_negated else name
             if _lacks(e, word) and (e.release is not None or gone is None or gone.idle is None):
                 yield _missing(word, now)
             elif name in _WITH_CHOICES:
                 yield from _choice(e, name, str(flag.value))
+        elif gone is not None:
+            yield Missing(name, _gone_since(gone), gone.instead, ever=gone.until is not None)
         elif now <= NEWEST and e.engine == "vllm" and _is_strange(e, name):
             yield _stranger(name, now)
 
@@ -186,8 +187,8 @@ def replaced(written: str, release: Release | None) -> Missing:
     """
     name = flag_facts().full_name(written)
     gone = flag_facts().gone.get(name)
-    if gone is not None and gone.until is None:
-        return Missing(name, _gone_since(gone), gone.instead, ever=False)
+    if gone is not None and name not in history().spans:
+        return Missing(name, _gone_since(gone), gone.instead, ever=gone.until is not None)
     if name not in history().spans:
         return _stranger(name, min(release or NEWEST, NEWEST))
     if release is None or history().has(name, release):

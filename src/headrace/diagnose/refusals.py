@@ -68,6 +68,19 @@ _LONG = 32_768
 """V0 of 0.5.5 to 0.7 chunked prompts by itself above this length."""
 
 
+def _fewer_tokens_than_usual_slots(s: Settings) -> Refusal | None:
+    """From 0.10.1 on the default of slots yields to the tokens that are given."""
+    tokens, slots = s.given("max-num-batched-tokens"), s.number("max-num-seqs")
+    if not tokens or s.has("max-num-seqs") or tokens >= slots:
+        return None
+    return Refusal(
+        f"--max-num-batched-tokens {tokens:.0f} is below --max-num-seqs, {slots:.0f} by default",
+        ("max-num-batched-tokens",),
+        f"--max-num-seqs {tokens:.0f} beside it, or --max-num-batched-tokens {slots:.0f} or more",
+        is_of_absence=True,
+    )
+
+
 def _threshold_beyond_length(s: Settings) -> Refusal | None:
     threshold, length = s.given("long-prefill-token-threshold"), s.given("max-model-len")
     if not threshold or not length or threshold <= length:
@@ -343,6 +356,7 @@ def _connector_without_role(s: Settings) -> Refusal | None:
 
 CHECKS: tuple[tuple[Check, Release, Release | None], ...] = (
     (_fewer_tokens_than_length, (0, 4), None),
+    (_fewer_tokens_than_usual_slots, (0, 4), (0, 10, 1)),
     (_threshold_beyond_length, (0, 7, 3), None),
     (_more_active_than_slots, (0, 31), None),
     (_share_above_one, (0, 4), None),

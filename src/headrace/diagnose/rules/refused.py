@@ -14,6 +14,7 @@ from headrace.diagnose.missing_flags import (
     missing_variables,
     replaced,
     took_them,
+    variables,
 )
 from headrace.diagnose.rules.contradictions import contradictions
 from headrace.diagnose.rules.support import fact, said
@@ -122,17 +123,26 @@ def unread_variables(e: Evidence) -> Iterator[Finding]:
     yield Finding(
         Label.BAD_FLAGS,
         f"vLLM {e.version} does not read {names}"
-        + (", and ends, as --fail-on-environ-validation asks" if strict else ": it has no effect"),
+        + (", and ends, as --fail-on-environ-validation asks" if strict else ": without effect"),
         tuple(Fact(f"{each.said} {each.why}") for each in missing),
         Advice(
             "; ".join(f"{each.said} -> {each.instead}" for each in missing),
             "the server starts" if strict else "what was meant takes effect",
             verify="the start-up log names what was chosen",
         ),
-        Severity.CRITICAL if strict else Severity.WARNING,
+        Severity.CRITICAL if strict else Severity.WARNING if _asks_for_more(e, missing) else Severity.NOTE,
         0.8 if strict else 0.7,
         explains=frozenset({Label.UNDETERMINED}),
     )
+
+
+def _asks_for_more(e: Evidence, missing: tuple[Missing, ...]) -> bool:
+    """Whether something is meant that the version does not do anyway, as V1 where there is no other."""
+    names = {each.name.partition("=")[0] for each in missing}
+    return any(name in names and (name, value) not in _ANYWAY for name, value in variables(e))
+
+
+_ANYWAY = {("VLLM_USE_V1", "1"), ("VLLM_USE_V1", "1.0"), ("VLLM_USE_V1", "True")}
 
 
 RULES = (refused, lacks_flags, unread_variables)
