@@ -100,6 +100,11 @@ class Sampler:
         """Why the last look was not answered; empty where it was."""
         return self._silent
 
+    @property
+    def looks(self) -> int:
+        """That were answered, and are kept."""
+        return len(self._pages)
+
     def forget(self) -> None:
         """All but the last look: between the others lies a silence."""
         while len(self._pages) > 1:

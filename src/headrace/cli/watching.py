@@ -21,6 +21,8 @@ from headrace.report.diagnosis import diagnosis_json
 
 SILENCE = "headrace.silence"
 """Format of the JSON line of a server that does not answer."""
+FEWEST_LOOKS = 2
+"""One page counts from the server's start on: what it shows may be long over."""
 _INDENT = " " * 13
 
 
@@ -65,6 +67,8 @@ def _changes(sampler: Sampler, known: Evidence, seen: Seen, as_json: bool) -> It
         seen.silent_since = None
         sampler.forget()
         seen.findings = None
+    if sampler.looks < FEWEST_LOOKS:
+        return
     diagnosis = diagnose(known | sampler.evidence())
     now = {f"{finding.label} {finding.rule}": finding for finding in diagnosis.findings}
     before, seen.findings = seen.findings, now
