@@ -257,3 +257,19 @@ def test_a_cost_that_is_none_is_refused_before_anything_is_looked_at() -> None:
 
     assert told.exit_code == 2
     assert "no-such-model" in told.output
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("/metrics", "is it up, and is this its port"), ("", "is it up, and is this its port")],
+)
+def test_the_address_of_its_metrics_is_the_servers(path: str, said: str) -> None:
+    down = doctor(f"localhost:1{path}")
+    assert (down.exit_code, "localhost:1/metrics: " in down.stderr, said in down.stderr) == (2, True, True)
+    with pages({"/metrics": [page(1)], "/version": ["{}"]}) as url:
+        assert doctor(f"{url}{path}", "--for", "0.1s").exit_code == 0
+        assert "keep /metrics elsewhere" in doctor(f"{url}/nowhere").stderr
+
+
+def test_a_folder_is_answered_with_its_files(tmp_path: Path) -> None:
+    assert f"{tmp_path}/*.log" in doctor(str(tmp_path)).stderr

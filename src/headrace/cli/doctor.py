@@ -173,6 +173,8 @@ def _read_one(text: str, options: Options, *, patient: bool = False) -> Evidence
         return _from_stdin()
     path = Path(text)
     if _is_file(path):
+        if path.is_dir():
+            raise BadInput(f"{path} is a folder", f"the files in it that are of one server: {path}/*.log")
         with Console(stderr=True).status(f"reading {path.name!r}"):
             if is_measurement(path):
                 return from_measurement(record.read(path), path.name)

@@ -49,7 +49,7 @@ class Sampler:
     _machine: "Machine | None" = None
 
     def __post_init__(self) -> None:
-        self.url = base_url(self.url)
+        self.url = base_url(self.url.strip().rstrip("/").removesuffix("/metrics"))
 
     @property
     def every_s(self) -> float:
@@ -71,8 +71,7 @@ class Sampler:
         except StreamBroke as error:
             self._silent = str(error)
             if not self._pages and not self.patient:
-                hint = "is it the address of a server with /metrics?"
-                raise BadInput(f"{self.url}/metrics: {error}", hint) from error
+                raise BadInput(f"{self.url}/metrics: {error}", _hint(self.url, str(error))) from error
             self._missed += 1
             self._missed_at_first += self._first_at is None
             return
@@ -122,6 +121,25 @@ class Sampler:
             silent_s = (self._first_at or time.monotonic()) - self._began_at
             for name, value in (("silent_s", silent_s), ("answers", float(not self._silent))):
                 yield f"server:{name}", Reading(f"server:{name}", (value,), self.url)
+
+
+def _hint(url: str, why: str) -> str:
+    """What to try where the first look is not answered."""
+    if why.startswith(("401", "403")):
+        return "--api-key KEY, or HEADRACE_API_KEY; or save the page and give the file"
+    if why.startswith("404"):
+        return (
+            "is that the server itself? A router or a proxy may keep /metrics elsewhere; a saved page will do"
+        )
+    if "connection broke" in why and url.startswith("http://"):
+        return f"does it speak https? https://{url.removeprefix('http://')}"
+    if "SSL_CERT_FILE" in why:
+        return "SSL_CERT_FILE=ca.pem headrace doctor URL"
+    port = urlsplit(url).port
+    asked = "" if port else f"no port was given, so {443 if url.startswith('https') else 80} was asked; "
+    return (
+        f"{asked}is it up, and is this its port? If it does not start, its log says why: headrace doctor LOG"
+    )
 
 
 def _started(page: Evidence) -> float | None:

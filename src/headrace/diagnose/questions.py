@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.finding import Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of
-from headrace.diagnose.rules.support import fact, on_cpu, start_failed
+from headrace.diagnose.rules.support import fact, has_load, on_cpu, start_failed
 
 CANNOT_TELL = "cannot tell from this"
 STEADY, NEVER = 0.7, 0.0
@@ -105,8 +105,9 @@ def _stopper(diagnosis: Diagnosis) -> Finding | None:
     worked = load.peak_running or load.peak_waiting or sum(load.generated) or sum(load.prompted)
     if worst is None or worst.severity < Severity.CRITICAL or worked:
         return None
-    ends_at_start = worst.label in _OF_STARTS_ALONE or start_failed(diagnosis.evidence)
-    return worst if ends_at_start else None
+    e = diagnosis.evidence
+    refused = worst.label is Label.BAD_FLAGS and not has_load(e)
+    return worst if refused or worst.label in _OF_STARTS_ALONE or start_failed(e) else None
 
 
 _OF_STARTS_ALONE = frozenset({Label.OOM_WEIGHTS, Label.OOM_KV})
@@ -190,8 +191,10 @@ def _card_or_cpu(diagnosis: Diagnosis) -> Answer:
         return Answer(question, "the CPU", found.facts[:2])
     if diagnosis.evidence.engine == "headrace" or on_cpu(diagnosis.evidence):
         return Answer(question, "the CPU: no GPU computes here", ())
-    if found := _first(diagnosis, Label.COMPUTE, Label.MEMORY_BANDWIDTH, Label.THRASH, Label.KV_CAPACITY):
+    if found := _first(diagnosis, Label.COMPUTE, Label.MEMORY_BANDWIDTH):
         return Answer(question, "the GPU", found.facts[:2])
+    if found := _first(diagnosis, Label.THRASH, Label.KV_CAPACITY):
+        return Answer(question, "neither is slow: memory for KV is short", found.facts[:2])
     if found := _ran_out_at_a_peak(diagnosis):
         return Answer(question, "the GPU: its memory, not its speed", found.facts[:1])
     if _stands(diagnosis) is not None:
