@@ -17,7 +17,7 @@ from headrace.diagnose.readers.flags import read_command, read_manifest
 from headrace.diagnose.readers.incident import read_incident
 from headrace.diagnose.remarks import remarks
 from headrace.diagnose.suited import lacking
-from tests.diagnose.samples import findings, first, incident, of_log
+from tests.diagnose.samples import findings, first, incident, labels, of_log
 
 INCIDENTS: list[Mapping[str, Any]] = [
     json.loads(line) for line in (Path(__file__).parent / "incidents.jsonl").read_text().splitlines()
@@ -112,6 +112,29 @@ def test_an_unread_variable_ends_a_start_that_is_strict() -> None:
     strict = "docker run -e VLLM_USE_V1=1 vllm/vllm-openai:v0.32.0 --model M --fail-on-environ-validation"
 
     assert findings(read_command(strict, "command"))[0].severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("flags", [{"attention-backend": "FLASHINFER"}, {"concurrency-of-mine": 8}])
+def test_flags_of_a_server_at_work_are_remarked_on_and_no_cause(flags: dict[str, object]) -> None:
+    """It took them, or somebody wrote down something else under their name."""
+    metrics = {"vllm:num_requests_running": 3, "vllm:num_requests_waiting": 0}
+    at_work = incident(engine="vllm", version="0.11.0", flags=flags, metrics=metrics)
+    alone = incident(engine="vllm", version="0.11.0", flags=flags)
+
+    assert Label.BAD_FLAGS not in labels(at_work)
+    assert any(f"--{next(iter(flags))}" in said for said in remarks(at_work))
+    assert first(alone) is Label.BAD_FLAGS
+    assert not remarks(alone)
+
+
+def test_arguments_that_a_log_prints_are_held_against_its_version(tmp_path: Path) -> None:
+    lines = (
+        "INFO 01-01 00:00:00 [api_server.py:1] vLLM API server version 0.18.0",
+        "INFO 01-01 00:00:00 [api_server.py:1] non-default args: {'swap_space': 4, 'max_num_seqs': 64}",
+    )
+
+    assert findings(of_log(tmp_path, *lines))[0].claim == "vLLM 0.18.0 has no --swap-space"
+    assert first(of_log(tmp_path, lines[0].replace("18", "17"), lines[1])) is not Label.BAD_FLAGS
 
 
 def test_an_unread_variable_of_a_server_at_work_is_a_remark() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.flag_facts import NEWEST, Gone, flag_facts
 from headrace.diagnose.flag_history import Release, dotted, history, is_variable
+from headrace.diagnose.load import load_of
 
 _READ_FROM_A_SERVER = ("cache_config_info", "log", ".log")
 """Places whose flags the server itself printed: it knows them."""
@@ -41,6 +42,8 @@ class Missing:
     instead: str
     ever: bool = True
     """Whether some version has it: one that never was is refused by every version."""
+    is_stranger: bool = False
+    """Of a name in no list: in a whole command line a slip, in what somebody told perhaps their word."""
 
     @property
     def said(self) -> str:
@@ -54,7 +57,8 @@ def flags_alone(e: Evidence) -> bool:
 
 def took_them(e: Evidence) -> bool:
     """Whether the server is seen to have started, so that it knows its flags."""
-    return bool(e.counts.get("ready") or e.number("host:server_runs"))
+    at_work = load_of(e).running or e.counts.get("stats") or e.counts.get("ready")
+    return bool(at_work or e.number("host:server_runs"))
 
 
 def missing_flags(e: Evidence) -> Iterator[Missing]:
@@ -172,6 +176,7 @@ def _stranger(name: str, release: Release) -> Missing:
         name,
         f"is no flag of vLLM {version}" + (f": did you mean --{near[0]}?" if near else ""),
         f"--{near[0]}" if near else f"leave it out, or look for it in `vllm serve --help` of {version}",
+        is_stranger=True,
     )
 
 

@@ -12,7 +12,8 @@ def remarks(e: Evidence) -> tuple[str, ...]:
     if e.engine not in {"vllm", ""}:
         return ()
     found = not took_them(e) and (e.release is not None or flags_alone(e))
-    flags = () if found or e.of("unknown_flag") else missing_flags(e)
+    flags = () if e.of("unknown_flag") else missing_flags(e)
+    flags = tuple(flag for flag in flags if not found or (flag.is_stranger and not flags_alone(e)))
     variables = () if flags_alone(e) else missing_variables(e)
     return tuple(
         f"{each.said} {each.why}" + ("" if each.why.endswith("?") else f": {each.instead}")

@@ -82,7 +82,7 @@ def lacks_flags(e: Evidence) -> Iterator[Finding]:
         return
     if e.release is None and not flags_alone(e):
         return
-    missing = tuple(missing_flags(e))
+    missing = tuple(flag for flag in missing_flags(e) if flags_alone(e) or not flag.is_stranger)
     if not missing:
         return
     certain = e.release is not None or not any(flag.ever for flag in missing)
@@ -115,7 +115,7 @@ def unread_variables(e: Evidence) -> Iterator[Finding]:
     """A variable that the version does not read is passed over without a word, or ends the start where that
     was asked for. Beside a server at work it is only a remark.
     """
-    strict = e.is_on("fail-on-environ-validation")
+    strict = e.is_on("fail-on-environ-validation") and not took_them(e)
     missing = tuple(missing_variables(e))
     if e.engine not in {"vllm", ""} or not missing or not (strict or flags_alone(e)):
         return
