@@ -66,6 +66,14 @@ def test_what_a_version_lacks_is_said_with_when_it_was_there(version: str, flags
     assert said in of_image(version, flags)
 
 
+def test_what_a_newer_flag_took_the_place_of_is_advised_where_it_is_still_there() -> None:
+    given = "--attention-backend -> VLLM_ATTENTION_BACKEND, or vLLM 0.13.0 or newer"
+
+    assert given in of_image("0.12.0", "--attention-backend FLASHINFER")
+    assert "-> --speculative-model, or" in of_image("0.8.1", "--speculative-config {}")
+    assert "-> leave it out, or" in of_image("0.8.1", "--kv-offloading-size 8")
+
+
 def test_a_build_before_a_release_may_have_what_that_takes_away() -> None:
     assert "in order" in of_image("0.18.0rc1", "--swap-space 4")
     assert "--swap-space" in of_image("0.18.1rc1", "--swap-space 4")

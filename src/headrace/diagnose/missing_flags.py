@@ -119,7 +119,7 @@ def _missing(word: str, release: Release) -> Missing:
     """Of a word that other versions have, before or after this one."""
     since, until, name = history().since(word), history().until(word), word.replace("=", " ")
     if since is not None and release < since:
-        return Missing(name, f"came with vLLM {dotted(since)}", _newer(since))
+        return Missing(name, f"came with vLLM {dotted(since)}", _newer(word, since, release))
     gone = flag_facts().gone.get(word) or flag_facts().lost.get(word)
     if gone is not None:
         return Missing(name, _gone_since(gone), gone.instead)
@@ -153,8 +153,17 @@ def _gone_since(flag: Gone) -> str:
     return f"is not in vLLM from {dotted(flag.until)} on{grounds}"
 
 
-def _newer(since: Release) -> str:
-    return f"vLLM {dotted(since)} or newer, or leave it out"
+def _newer(word: str, since: Release, release: Release) -> str:
+    return f"{predecessor(word, release) or 'leave it out'}, or vLLM {dotted(since)} or newer"
+
+
+def predecessor(flag: str, release: Release) -> str:
+    """What a version has that the flag took the place of; empty where nothing is known of one."""
+    for old in (*flag_facts().gone.values(), *flag_facts().lost.values()):
+        follows = old.instead.split()[:1] == [f"--{flag}"]
+        if follows and "=" not in old.name and history().has(old.name, release):
+            return old.name if is_variable(old.name) else f"--{old.name}"
+    return ""
 
 
 def _told(e: Evidence, name: str) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice
-from headrace.diagnose.flag_facts import flag_facts
 from headrace.diagnose.flag_history import Release, dotted, history
+from headrace.diagnose.missing_flags import predecessor
 
 _NAMED = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?!\S* ->)")
 """Not what stands before an arrow: that is the flag to be replaced."""
@@ -58,13 +58,5 @@ def _why(name: str, release: Release) -> str:
     since, until = history().since(name), history().until(name)
     if since is None or release >= since:
         return f"--{name} is not in vLLM from {dotted(until or ())} on"
-    return f"--{name} came with vLLM {dotted(since)}{_before(name, release)}"
-
-
-def _before(name: str, release: Release) -> str:
-    """What a version has that the flag took the place of."""
-    for old in (*flag_facts().gone.values(), *flag_facts().lost.values()):
-        follows = old.instead.split()[:1] == [f"--{name}"]
-        if follows and "=" not in old.name and history().has(old.name, release):
-            return f"; here {old.name if old.name.isupper() else f'--{old.name}'}"
-    return ""
+    before = predecessor(name, release)
+    return f"--{name} came with vLLM {dotted(since)}" + (f"; here {before}" if before else "")
