@@ -7,6 +7,8 @@ import pytest
 
 from headrace.core.errors import BadInput
 from headrace.diagnose.doctor import diagnose
+from headrace.diagnose.finding import Label
+from headrace.diagnose.load import load_of
 from headrace.diagnose.readers.files import read_file
 from headrace.diagnose.readers.flags import read_command, read_commands, read_manifest
 from headrace.diagnose.readers.log import FIRST, LAST, MOST_VALUES
@@ -270,3 +272,43 @@ def test_what_is_the_container_s_or_the_shell_s_is_no_flag_of_the_server(
 
     assert (e.engine, e.version) == (engine, version)
     assert {name: flag.value for name, flag in e.flags.items()} == flags
+
+
+def test_metrics_by_their_own_names_in_a_sentence_are_numbers(tmp_path: Path) -> None:
+    (path := tmp_path / "story.txt").write_text(
+        "After the upgrade to vllm 0.19.0 the TTFT p95 is 6s at peak. num_requests_waiting is 40, "
+        "kv_cache_usage_perc 0.35, running 256. flags: --max-num-seqs 256.",
+        encoding="utf-8",
+    )
+    e = read_file(path)
+    load = load_of(e)
+    assert (load.running, load.waiting, load.kv) == ((256.0,), (40.0,), (0.35,))
+    assert [f.claim.partition(" run")[0] for f in diagnose(e).findings] == ["256 requests"]
+
+
+DESCRIBED = """Name:             llama-6f7d8c9b5-x2x9z
+Containers:
+  vllm:
+    Image:         vllm/vllm-openai:v0.19.1
+    Args:
+      --model
+      meta-llama/Llama-3.1-70B-Instruct
+      --tensor-parallel-size
+      4
+      --enforce-eager
+    State:          Waiting
+      Reason:       CrashLoopBackOff
+    Last State:     Terminated
+      Reason:       OOMKilled
+      Exit Code:    137
+Events:
+  Warning  Unhealthy  2m (x40 over 10m)  kubelet  Startup probe failed: dial tcp: connection refused
+"""
+
+
+def test_what_kubectl_describes_has_its_arguments_and_says_what_ended_it(tmp_path: Path) -> None:
+    (path := tmp_path / "describe.txt").write_text(DESCRIBED, encoding="utf-8")
+    e = read_file(path)
+    assert (e.version, e.flag("tensor-parallel-size"), e.is_on("enforce-eager")) == ("0.19.1", 4.0, True)
+    first = diagnose(e).findings[0]
+    assert (first.label, "while it starts" in first.claim) == (Label.HOST_MEMORY, True)

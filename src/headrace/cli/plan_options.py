@@ -182,6 +182,9 @@ def _card(name: str) -> Gpu:
     try:
         return gpu_named(name)
     except BadInput as error:
+        if "," in name:
+            hint = "one after the other; or leave --gpu out for all that hold it"
+            raise BadInput(f"--gpu {name} is several cards, and --gpu names one", hint) from error
         card, _, size = name.rpartition("x")
         if size.isdecimal() and card.lower() in GPUS:
             raise BadInput(

@@ -136,6 +136,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     return Diagnosis(evidence, tuple(kept) or tuple(_cannot_tell(evidence)))
 
 
+SUSPICION = "suspicion"
+"""The name, in place of a rule's, of what only signs point to."""
 WEAK = 0.65
 """A rule no surer than this goes behind what signs say in so many words."""
 STRONG = 2.5
@@ -189,7 +191,7 @@ def _suspicion(e: Evidence, least: float) -> Iterator[Finding]:
         Severity.NOTE,
         min(0.5, 0.1 + 0.1 * first.weight),
         rivals=tuple(f"{other.label}: {other.reasons[0]}" for other in others[:3]),
-        rule=_suspicion.__name__.strip("_"),
+        rule=SUSPICION,
     )
 
 

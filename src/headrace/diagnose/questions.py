@@ -6,9 +6,10 @@
 
 from dataclasses import dataclass
 
-from headrace.diagnose.doctor import Diagnosis
+from headrace.diagnose.doctor import SUSPICION, Diagnosis
 from headrace.diagnose.finding import Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of
+from headrace.diagnose.rules import contradictions, refused
 from headrace.diagnose.rules.support import fact, has_load, on_cpu, start_failed
 
 CANNOT_TELL = "cannot tell from this"
@@ -91,8 +92,13 @@ def answers(diagnosis: Diagnosis) -> tuple[Answer, ...]:
 
 def _first(diagnosis: Diagnosis, *labels: Label) -> Finding | None:
     return next(
-        (f for f in diagnosis.findings if f.label in labels or not set(labels).isdisjoint(f.also)), None
+        (f for f in _known(diagnosis) if f.label in labels or not set(labels).isdisjoint(f.also)), None
     )
+
+
+def _known(diagnosis: Diagnosis) -> tuple[Finding, ...]:
+    """What rests on more than words: a suspicion answers nothing."""
+    return tuple(f for f in diagnosis.findings if f.rule != SUSPICION)
 
 
 def _unknown(question: str, collect: str) -> Answer:
@@ -106,16 +112,24 @@ def _stopper(diagnosis: Diagnosis) -> Finding | None:
     if worst is None or worst.severity < Severity.CRITICAL or worked:
         return None
     e = diagnosis.evidence
-    refused = worst.label is Label.BAD_FLAGS and not has_load(e)
-    return worst if refused or worst.label in _OF_STARTS_ALONE or start_failed(e) else None
+    up = has_load(e) or e.counts.get("ready")
+    ended = worst.label is Label.HOST_MEMORY and bool(e.of("not_up_yet", "probe_failed", "load_began"))
+    denied = worst.rule in _REFUSES_THE_START
+    return (
+        worst
+        if (not up and (ended or denied)) or worst.label in _OF_STARTS_ALONE or start_failed(e)
+        else None
+    )
 
 
 _OF_STARTS_ALONE = frozenset({Label.OOM_WEIGHTS, Label.OOM_KV})
+_REFUSES_THE_START = frozenset(rule.__name__ for room in (contradictions, refused) for rule in room.RULES)
 _CARD_FULL = {
     Label.OOM_WEIGHTS: "neither is slow: the card's memory is too small for the weights",
     Label.OOM_KV: "neither is slow: the card's memory is too small, in what it leaves for KV",
     Label.OOM_PEAK: "neither is slow: the card's memory is too small for the peak of a trial step",
     Label.NEIGHBOUR: "neither is slow: others hold memory of the card",
+    Label.HOST_MEMORY: "neither is slow: the host's memory, or the container's share, is too small",
 }
 _ON_WHOM_IT_DEPENDS = {
     Label.NEIGHBOUR: "neither: it starts or not by what else is on the card at that moment",
@@ -224,7 +238,7 @@ def _steady_or_peak(diagnosis: Diagnosis) -> Answer:
 
 def _settings_or_workload(diagnosis: Diagnosis) -> Answer:
     question = "Settings or workload?"
-    found = next((f for f in diagnosis.findings if f.label is not Label.UNDETERMINED), None)
+    found = next((f for f in _known(diagnosis) if f.label is not Label.UNDETERMINED), None)
     if not diagnosis.findings:
         return Answer(question, "neither: nothing is wrong with what this shows")
     if found is None:
@@ -246,7 +260,8 @@ def _what_to_do(question: str, diagnosis: Diagnosis, labels: frozenset[Label]) -
     worst = diagnosis.findings[0] if diagnosis.findings else None
     if found is None and worst is not None and worst.severity is Severity.CRITICAL:
         found = worst  # nobody is served before that is mended
-    if found is None and any(f.label is Label.UNDETERMINED for f in diagnosis.findings):
+    unsure = any(f.label is Label.UNDETERMINED or f.rule == SUSPICION for f in diagnosis.findings)
+    if found is None and unsure:
         return _unknown(question, "what the first four questions need")
     if found is None:
         return Answer(question, "nothing here calls for a change")

@@ -59,8 +59,12 @@ _ENGINES = (
     ("lmdeploy", re.compile(r"\blmdeploy\b", re.IGNORECASE)),
     ("tgi", re.compile(r"\btext-generation-(?:inference|launcher)\b|\btgi\b", re.IGNORECASE)),
 )
-_VERSION = re.compile(r"\bv?llm(?: version)?\W{0,8}(?:is |on |in )?v?(\d+\.\d+\.\d+[\w.+]*)", re.IGNORECASE)
+_VERSION = re.compile(
+    r"\bv?llm(?:-openai)?(?: version)?\W{0,8}(?:is |on |in )?v?(\d+\.\d+\.\d+[\w.+]*)", re.IGNORECASE
+)
 _FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]+)(?:[ =]+(?![-`])(['\"]?[\w./:{}\"-]+))?")
+_ARGUMENT = re.compile(r"(?m)^( +)(--[a-z][\w-]+)\n\1([^-\s]\S*)$")
+"""A flag and its value on a line each, as `kubectl describe` lists arguments."""
 _SHORT = re.compile(r"(?<!\S)-(t|c|ngl|np|b|ub|tp|pp|dp) (\d+)\b")
 _SETTING = re.compile(
     r"\b([a-z]+(?:_[a-z]+)+)\b ?(?:[=:]|set to|of)? ?(\d+(?:\.\d+)?k?|true|false)\b", re.IGNORECASE
@@ -110,7 +114,7 @@ def _is_spoken(line: str) -> bool:
 
 def read_report(text: str, where: str) -> Evidence:
     """What is in it; an empty Evidence where nothing is of a server."""
-    text = plain(text[:LONGEST])
+    text = _ARGUMENT.sub(r"\1\2 \3", plain(text[:LONGEST]))
     lines = text.splitlines()
     found = read_lines(enumerate(lines, start=1), where) | pages_in(lines, where)
     text = "\n".join(line for line in lines if not is_sample(line))
@@ -237,11 +241,19 @@ _CARDS = re.compile(
 _STAT = re.compile(r"\b(p50|p90|p95|p99|mean|median|avg|average|max|min)\b", re.IGNORECASE)
 
 
+_COUNT_NAMED = re.compile(r"\b(?:\w+:)?num_requests_(running|waiting)\b")
+_SHARE_NAMED = re.compile(
+    r"\b(?:\w+:)?(?:gpu_|kv_)cache_usage_perc\b\W{0,3}(?:is|was|at|of)? ?([01]?\.\d{1,6}|1\b)"
+)
+"""Metrics by their own names in a sentence: the usage is a share there, whatever its name says."""
+
+
 def _numbers(text: str, where: str) -> Iterator[Reading]:
     """Each clause for itself: which quantity it is of, which statistic, which situation, and its numbers in
     order.
     """
     found = defaultdict[str, list[float]](list)
+    text = _SHARE_NAMED.sub(lambda m: f"KV usage {100 * float(m[1]):g}%", _COUNT_NAMED.sub(r"\1", text))
     for clause in re.split(r"[;\n]|(?<=[a-z%)])[.] ", text):
         if len(clause) < _LONGEST_TOLD and not _LOG_LINE.match(clause):
             for name, value in _of_clause(clause):

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
@@ -302,13 +303,37 @@ def _ended_by_the_host(e: Evidence, bound: tuple[Fact, ...]) -> Iterator[Finding
             bound,
             0.75,
         )
-    elif killed := e.of("killed"):
+    elif (killed := e.of("killed")) and _is_starting(e) and "oom" in killed[0].text.lower():
+        yield replace(
+            _host_memory(
+                e,
+                "The container's limit on host memory ends the server while it starts",
+                (Fact(killed[0].text, killed[0].where),),
+                0.8,
+            ),
+            advice=Advice(
+                "a higher memory limit of the container: each GPU has a process of its own with some GB, and "
+                "/dev/shm in memory (emptyDir with medium: Memory) counts; no --safetensors-load-strategy "
+                "eager, which reads whole files into it",
+                "the start comes to its end",
+                "memory of the node",
+                "no OOMKilled; 'Application startup complete' in the log",
+            ),
+        )
+    elif killed:
         yield _host_memory(
             e,
             "The kernel or the container's limit killed a process",
             (Fact(killed[0].text, killed[0].where),),
             0.7,
         )
+
+
+def _is_starting(e: Evidence) -> bool:
+    """Whether it was seen before it was up, and never at work."""
+    return bool(e.of("not_up_yet", "probe_failed", "load_began")) and not (
+        e.counts.get("ready") or e.counts.get("stats") or load_of(e).running
+    )
 
 
 _GROWS = re.compile(r"(?:memory|rss|ram)\b.{0,60}(?:grow|increas|climb|leak|rise|creep)|leak")

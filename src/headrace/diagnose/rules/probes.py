@@ -19,6 +19,8 @@ def ended_by_its_probe(e: Evidence) -> Iterator[Finding]:
     failed = e.of("probe_failed")
     if not failed or e.counts.get("ready") or out_of_memory(e) or start_failed(e):
         return
+    if any("oom" in event.text.lower() for event in e.of("killed")):
+        return  # nothing answers a probe while it is ended for its memory again and again
     yield Finding(
         Label.COLD_START,
         "A probe failed before the server was ready: it is restarted while it still loads",

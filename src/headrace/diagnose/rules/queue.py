@@ -289,6 +289,8 @@ def waits_for_something(e: Evidence) -> Iterator[Finding]:
     load = load_of(e)
     if not load.waits or load.peak_kv >= KV_FULL or not load.peak_running or start_failed(e) or not load.kv:
         return
+    if any(no_slot(e)):
+        return  # that says which
     yield Finding(
         Label.QUEUEING,
         f"{load.peak_waiting:,.0f} wait with {load.peak_kv:.0%} of KV used: slots or tokens of a step "
