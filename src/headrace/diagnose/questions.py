@@ -7,9 +7,10 @@
 from dataclasses import dataclass
 
 from headrace.diagnose.doctor import SUSPICION, Diagnosis
+from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of
-from headrace.diagnose.rules import contradictions, refused
+from headrace.diagnose.rules import contradictions, refused, settings
 from headrace.diagnose.rules.support import fact, has_load, on_cpu, start_failed
 
 CANNOT_TELL = "cannot tell from this"
@@ -111,19 +112,22 @@ def _stopper(diagnosis: Diagnosis) -> Finding | None:
     worked = load.peak_running or load.peak_waiting or sum(load.generated) or sum(load.prompted)
     if worst is None or worst.severity < Severity.CRITICAL or worked:
         return None
-    e = diagnosis.evidence
-    up = has_load(e) or e.counts.get("ready")
-    ended = worst.label is Label.HOST_MEMORY and bool(e.of("not_up_yet", "probe_failed", "load_began"))
-    denied = worst.rule in _REFUSES_THE_START
-    return (
-        worst
-        if (not up and (ended or denied)) or worst.label in _OF_STARTS_ALONE or start_failed(e)
-        else None
-    )
+    return worst if _ends_at_start(diagnosis.evidence, worst) else None
+
+
+def _ends_at_start(e: Evidence, worst: Finding) -> bool:
+    if worst.label in _OF_STARTS_ALONE or start_failed(e):
+        return True
+    if has_load(e) or e.counts.get("ready"):
+        return False
+    seen_before = bool(e.of("not_up_yet", "probe_failed", "load_began"))
+    return worst.rule in _REFUSES_THE_START or (worst.label is Label.HOST_MEMORY and seen_before)
 
 
 _OF_STARTS_ALONE = frozenset({Label.OOM_WEIGHTS, Label.OOM_KV})
-_REFUSES_THE_START = frozenset(rule.__name__ for room in (contradictions, refused) for rule in room.RULES)
+_REFUSES_THE_START = frozenset(
+    rule.__name__ for rule in (*contradictions.RULES, *refused.RULES, settings.fewer_tokens_than_seqs)
+)
 _CARD_FULL = {
     Label.OOM_WEIGHTS: "neither is slow: the card's memory is too small for the weights",
     Label.OOM_KV: "neither is slow: the card's memory is too small, in what it leaves for KV",
