@@ -312,3 +312,27 @@ def test_what_kubectl_describes_has_its_arguments_and_says_what_ended_it(tmp_pat
     assert (e.version, e.flag("tensor-parallel-size"), e.is_on("enforce-eager")) == ("0.19.1", 4.0, True)
     first = diagnose(e).findings[0]
     assert (first.label, "while it starts" in first.claim) == (Label.HOST_MEMORY, True)
+
+
+def test_a_log_that_windows_wrote_is_read_as_any_other(tmp_path: Path) -> None:
+    line = stats(1, 5, 40, 99.0)
+    (path := tmp_path / "server.log").write_bytes(f"{line}\r\n{line}\r\n".encode("utf-16"))
+    e = read_file(path)
+    assert (load_of(e).waiting, e.where("log:waiting")) == ((40.0, 40.0), "server.log:2")
+
+
+def test_values_of_vllms_chart_are_flags_and_a_version() -> None:
+    e = read_manifest(
+        """
+servingEngineSpec:
+  modelSpec:
+  - repository: vllm/vllm-openai
+    tag: v0.19.0
+    vllmConfig: {maxModelLen: 16384, enablePrefixCaching: false, v1: 1, extraArgs: ["--max-num-seqs", "32"]}
+""",
+        "values.yaml",
+    )
+    assert (e.engine, e.version) == ("vllm", "0.19.0")
+    assert (e.flag("max-model-len"), e.flag("max-num-seqs")) == (16384.0, 32.0)
+    assert not e.is_on("enable-prefix-caching")
+    assert "v1" not in e.flags

@@ -134,12 +134,32 @@ def read_manifest(text: str, where: str) -> Evidence:
     for node in _nodes(documents):
         for key in ("command", "args", "extraArgs", "vllmArgs"):
             words += _words(node.get(key))
+        words += _of_chart(node.get("vllmConfig"))
         for name, value in _environment(node):
             environment[f"env:{name}"] = Reading(f"env:{name}", (value,), where)
-    image = " ".join(str(node["image"]) for node in _nodes(documents) if isinstance(node.get("image"), str))
+    image = " ".join(filter(None, map(_image, _nodes(documents))))
     found = _evidence(words, serving_engine(" ".join(words) + " " + image), where)
     probes = {reading.name: reading for reading in _probes(documents, where)}
     return found | Evidence(version=_version_of(image), readings=environment | probes)
+
+
+def _image(node: Mapping[str, object]) -> str:
+    """Of a container; in values of a chart its repository and its tag stand apart."""
+    image, repository, tag = (node.get(key) for key in ("image", "repository", "tag"))
+    if isinstance(image, str):
+        return image
+    return f"{repository}:{tag}" if isinstance(repository, str) and isinstance(tag, str | float) else ""
+
+
+def _of_chart(config: object) -> Iterator[str]:
+    """As words of a command, what vLLM's own Helm chart calls maxModelLen and the like."""
+    facts = flag_facts()
+    for key, value in config.items() if isinstance(config, dict) else ():
+        name = re.sub(r"(?=[A-Z])", "-", str(key)).lower()
+        if isinstance(value, bool) and facts.is_switch(name):
+            yield f"--{name}" if value else f"--no-{name}"
+        elif name in facts.options and isinstance(value, str | int | float):
+            yield from (f"--{name}", str(value))
 
 
 _OF_A_PROBE = (

@@ -21,6 +21,7 @@ from headrace.core.errors import BadInput
 CHUNK = 1 << 20
 LONGEST_LINE = 1 << 15
 _GZIP = b"\x1f\x8b"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
@@ -88,10 +89,12 @@ class Source:
         except OSError as error:
             raise BadInput(f"{self.name} cannot be read: {error.strerror or error}") from error
 
-    def _open(self) -> gzip.GzipFile | BufferedReader:
+    def _open(self) -> "gzip.GzipFile | BufferedReader | _Utf16":
         with self.path.open("rb") as file:
-            packed = file.read(2) == _GZIP
-        return gzip.open(self.path) if packed else self.path.open("rb")
+            mark = file.read(2)
+        if mark == _GZIP:
+            return gzip.open(self.path)
+        return _Utf16(self.path) if mark in _UTF16 else self.path.open("rb")
 
     def lines_with(self, words: Sequence[bytes]) -> Iterator[Line]:
         """The lines that hold one of `words`, in order. Every other line is only counted."""
@@ -107,6 +110,22 @@ class Source:
             rest = chunk[end + 1 :]
         if rest:
             yield from _found(rest, words, number)
+
+
+class _Utf16:
+    """A text of two bytes a letter as UTF-8: what `>` of Windows PowerShell writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open(encoding="utf-16", errors="replace", newline="")
+
+    def __enter__(self) -> "_Utf16":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read1(self, size: int) -> bytes:
+        return self._file.read(size).encode("utf-8", "replace")
 
 
 _MASK = np.uint32((1 << 20) - 1)
