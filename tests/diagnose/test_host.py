@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.diagnose.doctor import diagnose
-from headrace.diagnose.evidence import Evidence, Reading, merged
+from headrace.diagnose.evidence import Evidence, Flag, Reading, merged
 from headrace.diagnose.finding import Finding, Label, Severity
 from headrace.diagnose.readers import host
 
@@ -117,6 +117,16 @@ def test_processes_that_take_the_servers_cores_are_named_first(tmp_path: Path) -
     found = first(at_work(passed(tmp_path, neighbour=1.2, engine=0.7, waited=1.1)))
     assert (found.label, found.severity) == (Label.CPU, Severity.WARNING)
     assert "1.2 of 2 cores" in found.claim
+
+
+def test_a_queue_before_slots_that_are_all_taken_is_told_beside_them(tmp_path: Path) -> None:
+    e = at_work(passed(tmp_path, neighbour=1.2, engine=0.7, waited=1.1))
+    waiting = Reading("vllm:num_requests_waiting", (30.0, 40.0), "/metrics")
+    running = Reading("vllm:num_requests_running", (4.0, 4.0), "/metrics")
+    full = e | Evidence(
+        readings={each.name: each for each in (waiting, running)}, flags={"max-num-seqs": Flag(4.0, "flags")}
+    )
+    assert [f.rule for f in diagnose(full).findings][:2] == ["crowded_out", "no_slot"]
 
 
 def test_a_thread_that_only_looks_at_a_clock_is_not_starved_however_often_it_wakes(tmp_path: Path) -> None:

@@ -188,6 +188,8 @@ def _arithmetic_or_traffic(diagnosis: Diagnosis) -> Answer:
             return Answer(
                 question, "memory traffic: steps that mostly decode read all weights for few tokens", facts
             )
+    if e.engine == "headrace" or on_cpu(e):
+        return _unknown(question, "the same under load: prompt and answer tokens of its requests tell")
     return _unknown(question, "DCGM's tensor and DRAM activity, or a server with --enable-mfu-metrics")
 
 

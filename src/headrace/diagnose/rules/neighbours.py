@@ -10,6 +10,7 @@ from statistics import fmean
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.load import load_of
+from headrace.diagnose.rules.queue import no_slot
 from headrace.diagnose.rules.support import fact, span
 
 OTHERS_SHARE = 0.25
@@ -47,10 +48,14 @@ def crowded_out(e: Evidence) -> Iterator[Finding]:
         Severity.WARNING,
         0.93,
         rivals=("more threads of the server itself than cores: see whether it waits without the others",),
-        explains=frozenset(
-            {Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.EXPECTED}
-        ),
+        explains=_OF_LATE_STEPS - ({Label.QUEUEING} if any(no_slot(e)) else set()),
     )
+
+
+_OF_LATE_STEPS = frozenset(
+    {Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED, Label.MEMORY_BANDWIDTH, Label.EXPECTED}
+)
+"""But for a queue before slots that are all taken: that is short of slots, however long a step takes."""
 
 
 def a_process_is_stopped(e: Evidence) -> Iterator[Finding]:
