@@ -5,6 +5,7 @@ from pathlib import Path
 from headrace.diagnose.doctor import diagnose
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Finding, Label
+from headrace.diagnose.likeness import Likely
 from headrace.diagnose.readers.incident import read_incident
 from headrace.diagnose.readers.log import read_log
 from headrace.diagnose.readers.text import Source
@@ -49,7 +50,14 @@ def incident(**parts: object) -> Evidence:
 
 
 def findings(e: Evidence) -> tuple[Finding, ...]:
-    return diagnose(e).findings
+    """What rules find; "cannot tell" where they find nothing and the server does not look well."""
+    return diagnose(e, weigh=no_likeness).findings
+
+
+def no_likeness(_: object) -> list[Likely]:
+    """Where a test is of rules: every cause is as likely as any other."""
+    others = (label for label in Label if label is not Label.UNDETERMINED)
+    return [Likely(label, 0.1, (), 0) for label in (Label.UNDETERMINED, *others)]
 
 
 def first(e: Evidence) -> Label | None:

@@ -1,6 +1,6 @@
 """Rules that set two numbers of one report against each other."""
 
-from headrace.diagnose.doctor import diagnose
+from headrace.diagnose.doctor import by_rules, diagnose
 from headrace.diagnose.finding import Label
 from headrace.diagnose.rules.contrasts import changed_nothing, contrasts
 from tests.diagnose.samples import incident
@@ -57,8 +57,12 @@ def test_prompts_that_are_read_one_after_the_other() -> None:
 def test_more_offered_than_served_is_a_queue_whatever_ttft_says() -> None:
     measured = {"client:request_throughput": 5.8, "client:ttft_mean_ms": 18800}
 
-    assert first(metrics=measured, workload={"request_rate": 12}) is Label.COMPUTE
-    assert first(metrics=measured, workload={"request_rate": 6}) is not Label.COMPUTE
+    offered = {
+        rate: by_rules(incident(metrics=measured, workload={"request_rate": rate})) for rate in (6, 12)
+    }
+
+    assert Label.COMPUTE in {found.label for found in offered[12]}
+    assert Label.COMPUTE not in {found.label for found in offered[6]}
 
 
 def test_a_pool_whose_free_part_is_less_than_each_holds() -> None:

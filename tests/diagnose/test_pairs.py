@@ -283,11 +283,6 @@ PAIRS: dict[str, tuple[Label, Parts, Parts]] = {
         {"metrics": {"gpu:busy_perc": 99.7}, "workload": {"prompt_tokens": 200_000, "max_tokens": 1}},
         {"metrics": {"gpu:busy_perc": 99.7}, "workload": {"prompt_tokens": 200_000, "max_tokens": 4000}},
     ),
-    "runs of the same that do not agree": (
-        Label.UNDETERMINED,
-        {"metrics": {"runs:decode_tok_s": [33.1, 26.2, 33.0, 26.4]}, "workload": {"symptom": "tokenizer"}},
-        {"metrics": {"runs:decode_tok_s": [33.1, 32.2, 33.0, 32.4]}, "workload": {"symptom": "tokenizer"}},
-    ),
     "a feature that the better run lacks": (
         Label.BAD_FLAGS,
         {"metrics": {"client:decode_tok_s": 5, "client:decode_tok_s_without_lora": 27}},

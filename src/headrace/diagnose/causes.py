@@ -1,4 +1,4 @@
-"""For each label what would confirm it and what helps if it is so, from data/signs.toml."""
+"""For each label what would confirm it and what helps if it is so, from data/causes.toml."""
 
 import tomllib
 from collections.abc import Mapping
@@ -17,5 +17,5 @@ class Cause:
 
 @cache
 def causes() -> Mapping[Label, Cause]:
-    table = tomllib.loads(files("headrace.diagnose").joinpath("data/signs.toml").read_text("utf-8"))
+    table = tomllib.loads(files("headrace.diagnose").joinpath("data/causes.toml").read_text("utf-8"))
     return {Label(row["label"]): Cause(row["confirm"], row["change"]) for row in table["cause"]}

@@ -9,9 +9,10 @@ out unless they stand higher: surer, or as sure and more severe.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from headrace.diagnose.causes import causes
 from headrace.diagnose.evidence import Evidence
-from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
+from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.judgement import Weigh, in_order, tells_of_trouble
+from headrace.diagnose.likeness import likely
 from headrace.diagnose.load import load_of
 from headrace.diagnose.missing_flags import flags_alone
 from headrace.diagnose.quantities import quantities
@@ -53,7 +54,6 @@ from headrace.diagnose.rules import (
     two_runs,
     waits,
 )
-from headrace.diagnose.signs import suspects
 from headrace.diagnose.suited import suited_to
 
 Rule = Callable[[Evidence], Iterator[Finding]]
@@ -112,7 +112,16 @@ class Diagnosis:
         return max((finding.severity for finding in self.findings), default=Severity.NOTE)
 
 
-def diagnose(evidence: Evidence) -> Diagnosis:
+def diagnose(evidence: Evidence, weigh: Weigh = likely) -> Diagnosis:
+    """`weigh`: how likely each cause is by the traits of an incident."""
+    found = by_rules(evidence)
+    if tells_of_trouble(evidence):
+        found = in_order(evidence, found, weigh)
+    return Diagnosis(evidence, tuple(found) or tuple(_cannot_tell(evidence)))
+
+
+def by_rules(evidence: Evidence) -> list[Finding]:
+    """What rules find, without what is only a symptom of something else, worst first."""
     found = [
         replace(finding, rule=rule.__name__, advice=suited_to(evidence, finding.advice))
         for rule in RULES
@@ -126,22 +135,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
             kept.append(
                 replace(finding, also=tuple(a for a in finding.also if not _explained(a, finding, kept)))
             )
-    kept = worst_first(kept)
-    if not kept or kept[0].confidence <= WEAK:
-        told = tuple(
-            replace(each, advice=suited_to(evidence, each.advice))
-            for each in _suspicion(evidence, STRONG if kept else 0.0)
-        )
-        kept[:0] = [each for each in told if each.label not in {finding.label for finding in kept}]
-    return Diagnosis(evidence, tuple(kept) or tuple(_cannot_tell(evidence)))
-
-
-SUSPICION = "suspicion"
-"""The name, in place of a rule's, of what only signs point to."""
-WEAK = 0.65
-"""A rule no surer than this goes behind what signs say in so many words."""
-STRONG = 2.5
-"""Weight of signs that say it so."""
+    return worst_first(kept)
 
 
 GOOD = 0.65
@@ -174,25 +168,6 @@ def _is_below(finding: Finding, cause: Finding) -> bool:
 
 def _explained(label: Label, finding: Finding, kept: list[Finding]) -> bool:
     return any(label in cause.explains for cause in kept if cause is not finding)
-
-
-def _suspicion(e: Evidence, least: float) -> Iterator[Finding]:
-    """What the signs point to where no rule is sure: at most an even chance, and how to confirm it."""
-    found = suspects(e)
-    if not found or found[0].label is Label.UNDETERMINED or found[0].weight < least:
-        return
-    first, *others = found
-    todo = causes()[first.label]
-    yield Finding(
-        first.label,
-        f"No number here proves it, but the signs point to it: {'; '.join(first.reasons[:2])}",
-        tuple(Fact(reason) for reason in first.reasons),
-        Advice(f"confirm first: {todo.confirm}. If so: {todo.change}", verify=todo.confirm),
-        Severity.NOTE,
-        min(0.5, 0.1 + 0.1 * first.weight),
-        rivals=tuple(f"{other.label}: {other.reasons[0]}" for other in others[:3]),
-        rule=SUSPICION,
-    )
 
 
 def _cannot_tell(e: Evidence) -> Iterator[Finding]:

@@ -77,6 +77,10 @@ class Evidence:
     readings: Mapping[str, Reading] = field(default_factory=dict[str, Reading])
     events: tuple[Event, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    is_report: bool = False
+    """Whether somebody wrote this down because something was wrong."""
+    lines: tuple[str, ...] = ()
+    """Of a short log, what no pattern knows: words for `traits`, no evidence of anything."""
     notes: tuple[str, ...] = ()
     """What could not be read, or was left out, in words for a person."""
     sources: tuple[str, ...] = ()
@@ -103,6 +107,8 @@ class Evidence:
             readings=joined,
             events=self.events + tuple(replace(event, at=event.at + offset) for event in other.events),
             counts=counts,
+            is_report=self.is_report or other.is_report,
+            lines=(self.lines + other.lines)[:MOST_LINES],
             notes=self.notes + other.notes,
             sources=tuple(dict.fromkeys(self.sources + other.sources)),
         )
@@ -160,6 +166,7 @@ class Evidence:
         return " | ".join(words).lower()
 
 
+MOST_LINES = 60
 LAST_OF_V0 = (0, 7, 3)
 """Before V1 was the default."""
 SERIES = frozenset({"vllm", "sglang", "llamacpp", "headrace", "log", "process", "http", "machine"})

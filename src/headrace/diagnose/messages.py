@@ -1,7 +1,7 @@
 """Lines that name their own cause, from data/messages.toml: what is printed when something is wrong.
 
 log line -> readers.log -> Event(kind) -> rules.messages: a finding, where the line says enough
-                                       -> signs: a weight, where it is printed without harm too
+                                       -> judgement: a suspicion, where it is printed without harm too
 """
 
 import re

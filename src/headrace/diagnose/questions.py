@@ -6,9 +6,10 @@
 
 from dataclasses import dataclass
 
-from headrace.diagnose.doctor import SUSPICION, Diagnosis
+from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Fact, Finding, Label, Severity
+from headrace.diagnose.judgement import SUSPICION
 from headrace.diagnose.load import increase, load_of
 from headrace.diagnose.rules import contradictions, refused, settings
 from headrace.diagnose.rules.support import fact, has_load, on_cpu, start_failed

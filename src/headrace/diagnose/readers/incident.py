@@ -63,6 +63,7 @@ def read_incident(value: Mapping[str, object], where: str) -> Evidence:
         version=_text(value.get("version")),
         flags=flags,
         readings=readings,
+        is_report=True,
         sources=(where,),
     )
     return log | quoted | told

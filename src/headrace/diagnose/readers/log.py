@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-from headrace.diagnose.evidence import Event, Evidence, Flag, Reading, Value
+from headrace.diagnose.evidence import MOST_LINES, Event, Evidence, Flag, Reading, Value
 from headrace.diagnose.messages import messages
 from headrace.diagnose.readers.flags import flag_value
 from headrace.diagnose.readers.text import Line, Source
@@ -113,17 +113,22 @@ class _Reader:
         self._series = defaultdict[tuple[str, str], _Series](_Series)
         self._readings = dict[str, Reading]()
         self._flags = dict[str, Flag]()
+        self._lines = list[str]()
         self._version = ""
         self._engine = ""
 
     def take(self, line: Line) -> None:
         if len(line.text) < _shortest():
             return
+        known = False
         for pattern in patterns():
             if not any(word in line.text for word in pattern.any):
                 continue
             if found := pattern.pattern.search(line.text):
+                known = True
                 self._note(pattern, line, {k: v for k, v in found.groupdict().items() if v is not None})
+        if not known and len(self._lines) < MOST_LINES:
+            self._lines.append(line.text[:400])
 
     def _note(self, pattern: Pattern, line: Line, fields: dict[str, str]) -> None:
         where = f"{self._name}:{line.number}"
@@ -181,6 +186,7 @@ class _Reader:
             readings=self._readings,
             events=tuple(sorted(events, key=lambda event: event.at)),
             counts=dict(self._counts),
+            lines=tuple(self._lines),
             sources=(self._name,),
         )
 

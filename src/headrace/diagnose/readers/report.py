@@ -140,7 +140,7 @@ def read_report(text: str, where: str) -> Evidence:
     measured = any(r.numbers for r in readings.values() if not r.name.startswith("hardware:"))
     if not (whole.engine or whole.counts or whole.flags or measured):
         return Evidence(sources=(where,))
-    return replace(Evidence(readings={told.name: told}) | whole, sources=(where,))
+    return replace(Evidence(readings={told.name: told}) | whole, is_report=True, sources=(where,))
 
 
 def _manifest(text: str, where: str) -> Evidence:
