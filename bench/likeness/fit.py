@@ -82,7 +82,7 @@ def written(weights: Weights) -> str:
 def cross_validated(incidents: Sequence[Solved], folds: int) -> dict[str, int | float]:
     """What the whole doctor says of each fresh incident, by weights fitted to all but its fold."""
     said = list(_judged(incidents, folds))
-    right = sum(labels[0] == each.labels[0] for each, labels in said)
+    right = sum(labels[:1] == [each.labels[0]] for each, labels in said)
     alone = (by_rules(read_incident(each.shown, "incident")) for each, _ in said)
     return {
         "cases": len(said),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
-from headrace.diagnose.judgement import Weigh, in_order, tells_of_trouble
+from headrace.diagnose.judgement import Weigh, in_order
 from headrace.diagnose.likeness import likely
 from headrace.diagnose.load import load_of
 from headrace.diagnose.missing_flags import flags_alone
@@ -114,9 +114,7 @@ class Diagnosis:
 
 def diagnose(evidence: Evidence, weigh: Weigh = likely) -> Diagnosis:
     """`weigh`: how likely each cause is by the traits of an incident."""
-    found = by_rules(evidence)
-    if tells_of_trouble(evidence):
-        found = in_order(evidence, found, weigh)
+    found = in_order(evidence, by_rules(evidence), weigh)
     return Diagnosis(evidence, tuple(found) or tuple(_cannot_tell(evidence)))
 
 

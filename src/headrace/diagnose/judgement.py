@@ -33,13 +33,15 @@ UNLIKELY, THIN = 0.05, 0.8
 """What has a smaller share, on thinner evidence than that, is not said."""
 
 
-def tells_of_trouble(e: Evidence) -> bool:
-    """Whether somebody or the server itself says that something is wrong. A page of metrics does not: there
-    every server would be like some incident.
+def in_order(e: Evidence, found: Sequence[Finding], weigh: Weigh) -> list[Finding]:
+    """Of a report and of a start that failed; what else was read is weighed by nothing but rules, and by a
+    line that hints at something where these say nothing. A page of metrics is like some incident, always.
     """
-    if start_failed(e) or any(kind in messages() for kind in e.counts):
-        return True
-    return e.is_report and not _looks_well(e)
+    if found and found[0].confidence >= CERTAIN:
+        return list(found)
+    if start_failed(e) or (e.is_report and not _looks_well(e)):
+        found = _weighed(e, found, weigh)
+    return list(found) or list(_by_a_line(e))
 
 
 _TOLD_BY_THE_SERVER = ("vllm:", "sglang:", "llamacpp:", "headrace:", "log:", "startup:", "hardware:")
@@ -56,9 +58,7 @@ def _looks_well(e: Evidence) -> bool:
     return bool(load.waiting) and not load.waits and load.peak_kv < FULL
 
 
-def in_order(e: Evidence, found: Sequence[Finding], weigh: Weigh) -> list[Finding]:
-    if found and found[0].confidence >= CERTAIN:
-        return list(found)
+def _weighed(e: Evidence, found: Sequence[Finding], weigh: Weigh) -> list[Finding]:
     shares = weigh(traits(e) | traits_of_findings(found))
     share_of = {each.label: each.share for each in shares}
     kept = [f for f in found if f.confidence >= THIN or share_of.get(f.label, 1.0) >= UNLIKELY]
@@ -67,7 +67,7 @@ def in_order(e: Evidence, found: Sequence[Finding], weigh: Weigh) -> list[Findin
     if named:
         return named[:1] + [f for f in kept if f is not named[0]]
     if first.label is Label.UNDETERMINED or first.share < (LEAST if first.traits >= FEWEST else CLEAR):
-        return kept or list(_by_a_line(e))
+        return kept
     return [_suspicion(e, first, shares[1:3]), *kept]
 
 
