@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from headrace.diagnose.doctor import diagnose
+from headrace.diagnose import doctor
+from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Finding, Label
 from headrace.diagnose.likeness import Likely
@@ -49,13 +50,17 @@ def incident(**parts: object) -> Evidence:
     return read_incident({"engine": "vllm", **parts}, "incident")
 
 
+def diagnose(e: Evidence) -> Diagnosis:
+    """By rules alone, whose tests are not of weights that are fitted anew now and then."""
+    return doctor.diagnose(e, weigh=no_likeness)
+
+
 def findings(e: Evidence) -> tuple[Finding, ...]:
-    """What rules find; "cannot tell" where they find nothing and the server does not look well."""
-    return diagnose(e, weigh=no_likeness).findings
+    return diagnose(e).findings
 
 
 def no_likeness(_: object) -> list[Likely]:
-    """Where a test is of rules: every cause is as likely as any other."""
+    """Every cause is as likely as any other."""
     others = (label for label in Label if label is not Label.UNDETERMINED)
     return [Likely(label, 0.1, (), 0) for label in (Label.UNDETERMINED, *others)]
 

@@ -1,9 +1,9 @@
 """Rules that set two numbers of one report against each other."""
 
-from headrace.diagnose.doctor import by_rules, diagnose
+from headrace.diagnose.doctor import by_rules
 from headrace.diagnose.finding import Label
 from headrace.diagnose.rules.contrasts import changed_nothing, contrasts
-from tests.diagnose.samples import incident
+from tests.diagnose.samples import diagnose, incident
 
 
 def first(**given: object) -> Label:

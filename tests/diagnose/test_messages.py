@@ -3,11 +3,10 @@
 import pytest
 
 from headrace.diagnose.causes import causes
-from headrace.diagnose.doctor import diagnose
 from headrace.diagnose.finding import Label, Severity
 from headrace.diagnose.messages import SAYS_ENOUGH, messages
 from headrace.diagnose.readers.log import patterns
-from tests.diagnose.samples import incident
+from tests.diagnose.samples import diagnose, incident
 
 LINES = {
     "ValueError: Total number of attention heads (28) must be divisible by tensor parallel size (8).": (

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from headrace.core.bill import Cause
-from headrace.diagnose.doctor import RULES, diagnose, worst_first
+from headrace.diagnose.doctor import RULES, worst_first
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.questions import CANNOT_TELL, answers
 from headrace.diagnose.readers.files import read_file
 from headrace.diagnose.readers.flags import read_command
 from headrace.diagnose.readers.metrics import joined, read_page
 from headrace.diagnose.rules.bill import _MEANS
-from tests.diagnose.samples import findings, first, incident, labels, of_log, stats
+from tests.diagnose.samples import diagnose, findings, first, incident, labels, of_log, stats
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "

@@ -14,6 +14,7 @@ from itertools import pairwise
 from headrace.diagnose.evidence import Evidence, Flag, Reading
 from headrace.diagnose.finding import Finding
 from headrace.diagnose.load import share
+from headrace.diagnose.rules.contrasts import told_to_change_nothing
 from headrace.diagnose.states import STATES
 
 _WORD = re.compile(r"[a-z]+|#")
@@ -28,10 +29,11 @@ _MOST_WORDS = 400
 
 def traits(e: Evidence) -> frozenset[str]:
     found = set[str](_of_server(e))
+    idle = {flag: reading.name for flag, reading in told_to_change_nothing(e)}
     for name, flag in e.flags.items():
-        found |= set(_of_flag(name, flag))
+        found |= set(_of_flag(name, flag)) if name not in idle else set[str]()
     for reading in e.readings.values():
-        found |= set(_of_reading(reading))
+        found |= set(_of_reading(reading)) if reading.name not in idle.values() else set[str]()
     found |= {f"line {kind}" for kind in e.counts}
     for text in (*(event.text for event in e.events[:_MOST_WORDS]), *e.lines):
         found |= set(_phrases(text))

@@ -222,7 +222,7 @@ def tiny_steps(e: Evidence) -> Iterator[Finding]:
                 "prompt tokens a second, and P99 of ITL",
             ),
             Severity.WARNING,
-            0.6,
+            0.8 if budget <= LEAST_STEP / 4 else 0.6,
             explains=frozenset({Label.UNDETERMINED, Label.COMPUTE}),
         )
 
