@@ -16,6 +16,7 @@ from headrace.diagnose.finding import Label, Severity
 from headrace.diagnose.judgement import CERTAIN
 from headrace.diagnose.likeness import likely, parsed, weighed
 from headrace.diagnose.readers.metrics import read_page
+from headrace.diagnose.readers.report import read_report
 from headrace.diagnose.traits import traits
 from tests.diagnose.samples import incident
 
@@ -108,3 +109,15 @@ def test_the_table_is_what_a_fit_to_the_incidents_gives() -> None:
 
     assert len(stored.places.keys() & now.places.keys()) > 0.9 * len(now.places)
     assert alike >= 0.97 * len(fresh)
+
+
+def test_a_log_with_sentences_of_libraries_is_no_report() -> None:
+    """vLLM's log begins with one of Triton's, and a live server was told of a wrong flag for it."""
+    says = "Triton is installed, but doesn't include CPU backend. Disabling Triton."
+    line = "(APIServer pid=1) INFO 11-29 18:00:{:02} [loggers.py] Engine 000: Avg prompt throughput: 9.0 t/s"
+    log = "\n".join([says, *(line.format(second) for second in range(9))])
+
+    assert not read_report(log, "server.log").is_report
+    assert read_report(
+        f"Why is vLLM slow with long prompts since today?\n{line.format(1)}", "issue.md"
+    ).is_report

@@ -140,7 +140,23 @@ def read_report(text: str, where: str) -> Evidence:
     measured = any(r.numbers for r in readings.values() if not r.name.startswith("hardware:"))
     if not (whole.engine or whole.counts or whole.flags or measured):
         return Evidence(sources=(where,))
-    return replace(Evidence(readings={told.name: told}) | whole, is_report=True, sources=(where,))
+    by_hand = _is_by_hand(lines)
+    return replace(Evidence(readings={told.name: told}) | whole, is_report=by_hand, sources=(where,))
+
+
+_FORMATTED = re.compile(r"(?m)^\s*(?:```|#{1,4} |\* |- \[)")
+
+
+def _is_by_hand(lines: list[str]) -> bool:
+    """Whether a person wrote it, who quotes a log: servers' logs hold libraries' sentences."""
+    written = [line for line in lines if line.strip()]
+    spoken = sum(bool(_SENTENCE.search(line)) and _is_spoken(line) for line in written)
+    logged = sum(not _is_spoken(line) for line in written)
+    return _FORMATTED.search("\n".join(written)) is not None or spoken * _QUOTED >= logged
+
+
+_QUOTED = 4
+"""Lines of a log for each that somebody wrote."""
 
 
 def _manifest(text: str, where: str) -> Evidence:
