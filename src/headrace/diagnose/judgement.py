@@ -48,13 +48,15 @@ _TOLD_BY_THE_SERVER = ("vllm:", "sglang:", "llamacpp:", "headrace:", "log:", "st
 
 
 def _looks_well(e: Evidence) -> bool:
-    """A server at work without waits, or that just started, of which nobody measured or told anything."""
+    """A server at work without waits, one that just started, or mere flags; of which nobody told anything."""
     told = (r for name, r in e.readings.items() if not name.startswith(_TOLD_BY_THE_SERVER))
     if any(not (r.numbers and r.name.startswith("workload:")) for r in told):
         return False
     load = load_of(e)
     if not load.running:
-        return bool(e.counts.get("ready"))
+        measured = any(not name.startswith(("hardware:", "workload:")) for name in e.readings)
+        flags_alone = not (e.events or e.lines or measured)
+        return flags_alone or bool(e.counts.get("ready"))
     return bool(load.waiting) and not load.waits and load.peak_kv < FULL
 
 
