@@ -1,7 +1,9 @@
 """What the doctor says of servers under faults made on purpose, as `bench.faults` recorded them.
 
 seen.jsonl is of real runs of the embedded engine and of vLLM 0.32 on one machine (`bench.faults.recorded`);
-what must be named stands in `bench.faults.scenarios`. Only the machine's own view is not in it.
+what must be named stands in `bench.faults.scenarios`. Only the machine's own view is not in it. In
+`vllm-token-budget-too-large-in-one-step` the large step was nearly all that was seen, so that half of the look's
+few gaps were as long, and nothing was said of it.
 """
 
 import json
@@ -34,7 +36,7 @@ def evidence(name: str) -> Evidence:
 
 def fault_of(name: str) -> tuple[str, str]:
     target, _, fault = name.partition("-")
-    return target, next(known for known in FAULTS if known.replace(" ", "-") == fault)
+    return target, next(known for known in FAULTS if fault.startswith(known.replace(" ", "-")))
 
 
 @pytest.mark.parametrize("name", SEEN)

@@ -87,13 +87,15 @@ GOAL_TOKEN_S = 0.1
 
 def steps_stop_the_streams(e: Evidence) -> Iterator[Finding]:
     """A prompt's chunk may be as large as the token budget, and whoever decodes waits for the whole step: the
-    time between tokens is short, and now and then as long as the largest step takes.
+    time between tokens is short, and now and then as long as the largest step takes. Where such a step was
+    most of the look, what is usual is what it was in the server's life.
     """
     gaps, steps = _of(e, _ITL), _of(e, _STEP_TOKENS)
-    usual_s = gaps.at(0.5).high
+    usual_s = min(gaps.at(0.5).high, _life(e, _ITL).at(0.5).high)
+    usual_tokens = min(steps.at(0.5).high, _life(e, _STEP_TOKENS).at(0.5).high)
     spikes = gaps.above(max(SPIKE_S, SPIKE_TIMES * usual_s))
     largest = steps.at(1.0)
-    if not spikes or largest.high <= LARGE_STEP or steps.at(0.5).high > LARGE_STEP or start_failed(e):
+    if not spikes or largest.high <= LARGE_STEP or usual_tokens > LARGE_STEP or start_failed(e):
         return
     longest_s = gaps.at(1.0).low
     budget = e.flag("max-num-batched-tokens")
