@@ -41,7 +41,9 @@ def in_order(e: Evidence, found: Sequence[Finding], weigh: Weigh) -> list[Findin
         return list(found)
     if start_failed(e) or (e.is_report and not _looks_well(e)):
         found = _weighed(e, found, weigh)
-    return list(found) or list(_by_a_line(e))
+    if not found and not load_of(e).running:  # of a server at work its load tells more
+        found = list(_by_a_line(e))
+    return list(found)
 
 
 _TOLD_BY_THE_SERVER = ("vllm:", "sglang:", "llamacpp:", "headrace:", "log:", "startup:", "hardware:")
