@@ -98,7 +98,7 @@ def _suspicion(e: Evidence, first: Likely, others: Sequence[Likely]) -> Finding:
     advice = Advice(f"confirm first: {todo.confirm}. If so: {todo.change}", verify=todo.confirm)
     return Finding(
         first.label,
-        f"No rule proves it, but incidents like this one had this cause ({first.share:.0%} by likeness)",
+        _told(first, others),
         (Fact(f"what speaks for it: {words}"),),
         suited_to(e, advice),
         Severity.NOTE,
@@ -108,6 +108,14 @@ def _suspicion(e: Evidence, first: Likely, others: Sequence[Likely]) -> Finding:
         ),
         rule=SUSPICION,
     )
+
+
+def _told(first: Likely, others: Sequence[Likely]) -> str:
+    """How likely, in words that leave open what is open."""
+    if first.share >= 0.5:
+        return f"No rule proves it, but {first.share:.0%} of incidents like this one had this cause"
+    shares = ", ".join(f"{each.label} {each.share:.0%}" for each in (first, *others))
+    return f"Nothing here proves a cause. What incidents like this one had: {shares}"
 
 
 _PLAIN = (
