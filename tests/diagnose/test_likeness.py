@@ -1,11 +1,14 @@
 """What incidents like this one had: a suspicion where no rule is sure, and never where one is."""
 
+import io
 import math
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from bench.likeness.fit import fitted, written
 from bench.likeness.incidents import Origin, solved
@@ -18,6 +21,7 @@ from headrace.diagnose.likeness import likely, parsed, weighed
 from headrace.diagnose.readers.metrics import read_page
 from headrace.diagnose.readers.report import read_report
 from headrace.diagnose.traits import traits
+from headrace.report.diagnosis import print_diagnosis
 from tests.diagnose.samples import incident
 
 TABLE = Path(likeness.__file__).with_name("data") / "likeness.tsv"
@@ -95,6 +99,31 @@ def test_no_number_and_no_name_of_a_file_is_a_trait() -> None:
 
 def test_every_cause_says_what_would_confirm_it() -> None:
     assert set(causes()) == set(Label) - {Label.UNDETERMINED}
+
+
+def test_a_suspicion_names_what_the_engine_has() -> None:
+    """A user of SGLang was told of --long-prefill-token-threshold, and one of llama.cpp of vllm: metrics."""
+    of_vllm = re.compile(
+        r"--|vllm:|kv_cache_usage_perc|_total|request_prompt_tokens|Available KV cache memory"
+    )
+    for label, cause in causes("sglang").items():
+        assert not of_vllm.search(f"{cause.confirm} {cause.change}"), label
+        assert bool(cause.confirm and cause.change)
+    assert "--max-num-seqs" in causes("vllm")[Label.QUEUEING].change
+    slow = {"symptom": f"{COLD['workload']} users wait long for a first token, and for it no one knows why"}
+    found = diagnose(incident(engine="sglang", workload=slow)).findings[0]
+    assert found.rule == "suspicion"
+    assert found.advice.verify == causes("sglang")[found.label].confirm
+
+
+def test_a_suspicion_is_called_one_however_likely() -> None:
+    """One with a share of 65 % was shown as "some evidence", in the same breath as "no rule proves it"."""
+    suspected = diagnose(incident(**COLD))
+    assert (suspected.findings[0].rule, suspected.findings[0].confidence) == ("suspicion", 0.5)
+    console = Console(file=io.StringIO(), width=200)
+    print_diagnosis(suspected, console)
+    assert isinstance(console.file, io.StringIO)
+    assert "cold_start_compile  (suspicion)" in console.file.getvalue()
 
 
 @pytest.mark.slow

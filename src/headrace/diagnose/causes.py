@@ -16,6 +16,9 @@ class Cause:
 
 
 @cache
-def causes() -> Mapping[Label, Cause]:
+def causes(engine: str = "") -> Mapping[Label, Cause]:
+    """Another engine's where that is known, without vLLM's names."""
     table = tomllib.loads(files("headrace.diagnose").joinpath("data/causes.toml").read_text("utf-8"))
-    return {Label(row["label"]): Cause(row["confirm"], row["change"]) for row in table["cause"]}
+    own = {} if engine in {"", "vllm"} else {row["label"]: row for row in table["elsewhere"]}
+    rows = ({**row, **own.get(row["label"], {})} for row in table["cause"])
+    return {Label(row["label"]): Cause(row["confirm"], row["change"]) for row in rows}

@@ -79,7 +79,7 @@ def _by_a_line(e: Evidence) -> Iterator[Finding]:
     """A line that is printed without harm too, where nothing else was found."""
     weighty = [each for each in messages().values() if e.counts.get(each.kind) and each.weight >= 1]
     for message in sorted(weighty, key=lambda each: -each.weight)[:1]:
-        todo = causes()[message.label]
+        todo = causes(e.engine)[message.label]
         yield Finding(
             message.label,
             f"It may be this, though the line is printed without harm too: {message.says}",
@@ -93,7 +93,7 @@ def _by_a_line(e: Evidence) -> Iterator[Finding]:
 
 def _suspicion(e: Evidence, first: Likely, others: Sequence[Likely]) -> Finding:
     """Never surer than even, whatever its share: nothing here proves it."""
-    todo = causes()[first.label]
+    todo = causes(e.engine)[first.label]
     words = ", ".join(dict.fromkeys(map(_in_words, first.reasons)))
     advice = Advice(f"confirm first: {todo.confirm}. If so: {todo.change}", verify=todo.confirm)
     return Finding(

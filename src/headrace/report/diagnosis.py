@@ -11,6 +11,7 @@ from rich.text import Text
 
 from headrace.diagnose.doctor import Diagnosis
 from headrace.diagnose.finding import Fact, Finding, Label, Severity
+from headrace.diagnose.judgement import SUSPICION
 from headrace.diagnose.load import load_of
 from headrace.diagnose.questions import answers
 from headrace.diagnose.readers.text import plain
@@ -72,7 +73,7 @@ def _print_answers(diagnosis: Diagnosis, console: Console, *, details: bool) -> 
 def _print_finding(number: int, finding: Finding, console: Console, *, details: bool) -> None:
     labels = ", ".join((finding.label, *finding.also))
     head = _text(f"{number:2}  {finding.severity.name.lower()}  ", _STYLES[finding.severity])
-    console.print(head.append(f"{labels}  ({_evidence_word(finding.confidence)})", "dim"))
+    console.print(head.append(f"{labels}  ({_evidence_word(finding)})", "dim"))
     _indented(_text(finding.claim), console)
     _indented(_text("do: ", "green").append(plain(finding.advice.change)), console)
     if details:
@@ -84,8 +85,11 @@ def _print_finding(number: int, finding: Finding, console: Console, *, details: 
 _EVIDENCE = ((0.8, "strong evidence"), (0.65, "good evidence"), (0.5, "some evidence"), (0.0, "suspicion"))
 
 
-def _evidence_word(confidence: float) -> str:
-    """A rule's own word for how far it excludes other causes; nobody measured it as a probability."""
+def _evidence_word(finding: Finding) -> str:
+    """A rule's own word for how far it excludes other causes; nobody measured it as a probability. What is
+    only suspected has no evidence, however likely.
+    """
+    confidence = 0.0 if finding.rule == SUSPICION else finding.confidence
     return next(word for least, word in _EVIDENCE if confidence >= least)
 
 
