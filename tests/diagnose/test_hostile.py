@@ -103,6 +103,13 @@ def test_any_json_is_judged_or_refused(value: object) -> None:
     shown(json.dumps(value).encode())
 
 
+def test_json_in_json_is_refused() -> None:
+    """What the parser still takes and the reader does not: 900 levels ended in a traceback."""
+    deep = '{"engine": "vllm", "metrics": ' + '{"a": ' * 900 + "1" + "}" * 901
+
+    assert "deeper than anybody writes" in shown(deep.encode())
+
+
 def test_no_escape_reaches_the_terminal() -> None:
     lines = [
         f"INFO {ESCAPE} torch.OutOfMemoryError: CUDA out of memory. {ESCAPE}",

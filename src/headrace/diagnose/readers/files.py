@@ -117,7 +117,10 @@ def _read_json_file(source: Source, name: str) -> Evidence:
     if is_bench_result(value):
         return read_bench_result(value, name)
     if is_incident(value):
-        return read_incident(value, name)
+        try:
+            return read_incident(value, name)
+        except RecursionError as error:
+            raise BadInput(f"{name} is JSON in JSON in JSON, deeper than anybody writes") from error
     known = "a result of `vllm bench serve`, a measurement of ours, or an incident"
     raise BadInput(
         f"{name} is JSON of a kind we do not know", f"{known} with flags, metrics, log, hardware, workload"
