@@ -32,6 +32,8 @@ from tests.net.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 MODEL = "scripted"
+INTERRUPTED = 130
+"""As `headrace` exits where what was asked for never was."""
 
 
 @dataclass(frozen=True)
@@ -182,3 +184,5 @@ if __name__ == "__main__":
         main(Start(**json.loads(sys.argv[1])))
     except HeadraceError as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.net.hostile import GOOD, asked, sent
 from tests.net.http import connected, get, post, posted, read_answer
-from tests.net.processes import ServerProcess, Start, is_alive, serving
+from tests.net.processes import INTERRUPTED, ServerProcess, Start, is_alive, serving
 from tests.net.test_endings import read_rest
 from tests.net.test_leaving import CHAT, gauge
 from tests.net.waiting import read_past_first_event, wait_until
@@ -104,7 +104,7 @@ def test_a_stop_while_the_model_loads_leaves_nothing(number: signal.Signals) -> 
         wait_until(lambda: process.engine_pid is not None, "it loads")
         engine = engine_of(process)
         process.signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(10) == INTERRUPTED
         assert not is_alive(engine)
         assert "Traceback" not in process.log
 
