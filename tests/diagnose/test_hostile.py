@@ -78,6 +78,7 @@ def test_lines_that_look_like_a_server_s(lines: list[tuple[str, str]]) -> None:
         st.sampled_from([line for incident in INCIDENTS for line in incident.get("log", [])]), max_size=3
     ),
 )
+@example({}, {"tensor-parallel-size": 0.5, "VLLM-CPU-OMP-THREADS-BIND": "0-7"}, {}, {}, [])
 def test_any_incident_is_judged(
     metrics: dict[str, object],
     flags: dict[str, object],

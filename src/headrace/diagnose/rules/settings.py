@@ -172,7 +172,7 @@ def binds_more_than_there_are(e: Evidence) -> Iterator[Finding]:
     """
     name = "VLLM-CPU-OMP-THREADS-BIND"
     parts = str(e.flags[name].value).count("|") + 1 if name in e.flags else 1
-    ranks = int((e.flag("tensor-parallel-size") or 1) * (e.flag("pipeline-parallel-size") or 1))
+    ranks = max(1, int((e.flag("tensor-parallel-size") or 1) * (e.flag("pipeline-parallel-size") or 1)))
     if parts <= ranks or start_failed(e):
         return
     yield Finding(
