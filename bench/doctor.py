@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.diagnose.doctor import diagnose
-from headrace.diagnose.finding import Label
+from headrace.diagnose.finding import Finding, Label
 from headrace.diagnose.readers.incident import read_incident
 
 SEED = 20261130
@@ -64,13 +64,21 @@ def judge(path: Path) -> Judged:
     expected = case.get("expected", {})
     shown = {key: value for key, value in case.items() if key not in {"expected", "id", "source"}}
     findings = diagnose(read_incident(shown, "incident")).findings
-    said = {str(label) for f in findings for label in (f.label, *f.also)}
+    return judged(
+        path.stem, tuple(expected.get("labels", ())), frozenset(expected.get("not_labels", ())), findings
+    )
+
+
+def judged(
+    case: str, expected: tuple[str, ...], forbidden: frozenset[str], findings: Sequence[Finding]
+) -> Judged:
+    """What was found of a case, beside what should be and what must not."""
     return Judged(
-        path.stem,
-        tuple(expected.get("labels", ())),
-        frozenset(expected.get("not_labels", ())),
+        case,
+        expected,
+        forbidden,
         str(findings[0].label) if findings else "",
-        frozenset(said),
+        frozenset(str(label) for f in findings for label in (f.label, *f.also)),
         tuple(f"{f.rule}:{f.label}" for f in findings),
     )
 
@@ -102,12 +110,12 @@ def main() -> int:
         return 2
     looked_at, held_out = halves(list(paths))
     chosen = {"looked-at": looked_at, "held-out": held_out}.get(given.half, set(paths))
-    judged = [judge(path) for case, path in paths.items() if case in chosen]
-    for each in judged if given.misses else ():
+    results = [judge(path) for case, path in paths.items() if case in chosen]
+    for each in results if given.misses else ():
         if not each.primary_right or each.must_not_said:
             wrong = " MUST NOT " + ",".join(each.said & each.forbidden) if each.must_not_said else ""
             print(f"{each.case}: expected {','.join(each.expected)}; said {' '.join(each.rules)}{wrong}")
-    result = score(judged)
+    result = score(results)
     print(
         json.dumps(result)
         if given.json

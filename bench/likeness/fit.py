@@ -9,11 +9,11 @@ from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
+from bench.doctor import Judged, judged, score
 from bench.likeness.incidents import Origin, Solved
-from headrace.diagnose.doctor import by_rules, diagnose
-from headrace.diagnose.finding import Label
+from headrace.diagnose.doctor import diagnose
+from headrace.diagnose.finding import Finding, Label
 from headrace.diagnose.likeness import SCALE, Weights, parsed, weighed
-from headrace.diagnose.readers.incident import read_incident
 
 SEED = 20261201
 FEWEST = 4
@@ -81,28 +81,21 @@ def written(weights: Weights) -> str:
 
 def cross_validated(incidents: Sequence[Solved], folds: int) -> dict[str, int | float]:
     """What the whole doctor says of each fresh incident, by weights fitted to all but its fold."""
-    said = list(_judged(incidents, folds))
-    right = sum(labels[:1] == [each.labels[0]] for each, labels in said)
-    alone = (by_rules(read_incident(each.shown, "incident")) for each, _ in said)
-    return {
-        "cases": len(said),
-        "primary_right": right,
-        "primary_share": round(right / len(said), 4),
-        "any_right": sum(not set(each.labels).isdisjoint(labels) for each, labels in said),
-        "must_not_said": sum(not each.never.isdisjoint(labels) for each, labels in said),
-        "rules_alone_right": sum(
-            bool(found) and found[0].label == each.labels[0]
-            for (each, _), found in zip(said, alone, strict=True)
-        ),
+    fresh = [each for each in incidents if each.origin is Origin.FRESH]
+    alone = [_judged(each, each.found) for each in fresh]
+    return score(list(_by_folds(incidents, fresh, folds))) | {
+        "rules_alone_right": sum(each.primary_right for each in alone)
     }
 
 
-def _judged(incidents: Sequence[Solved], folds: int) -> Iterator[tuple[Solved, list[str]]]:
-    fresh = [each for each in incidents if each.origin is Origin.FRESH]
+def _by_folds(incidents: Sequence[Solved], fresh: Sequence[Solved], folds: int) -> Iterator[Judged]:
     rest = [each for each in incidents if each.origin is not Origin.FRESH]
     for known, unknown in KFold(folds, shuffle=True, random_state=SEED).split(fresh):
         weights = parsed(written(fitted(rest + [fresh[place] for place in known])).splitlines())
         for place in unknown:
-            evidence = read_incident(fresh[place].shown, "incident")
-            found = diagnose(evidence, partial(weighed, weights=weights)).findings
-            yield fresh[place], [str(label) for f in found for label in (f.label, *f.also)]
+            each = fresh[place]
+            yield _judged(each, diagnose(each.evidence, partial(weighed, weights=weights)).findings)
+
+
+def _judged(each: Solved, found: Sequence[Finding]) -> Judged:
+    return judged("", each.labels, each.never, found)

@@ -9,13 +9,15 @@ are no traits.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from headrace.diagnose.doctor import by_rules
+from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.finding import Finding
 from headrace.diagnose.readers.incident import read_incident
 from headrace.diagnose.traits import traits, traits_of_findings
 
@@ -45,12 +47,13 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The first of `labels` is the cause; `shown` is what the doctor may see."""
+    """The first of `labels` is the cause; `found` is what rules say of it."""
 
     origin: Origin
     labels: tuple[str, ...]
     never: frozenset[str]
-    shown: Mapping[str, Any]
+    evidence: Evidence
+    found: tuple[Finding, ...]
     traits: frozenset[str]
 
 
@@ -70,6 +73,7 @@ _ANSWERS = frozenset({"source", "name", "label", "labels", "never"})
 def _solved(origin: Origin, row: dict[str, Any]) -> Solved:
     shown = {key: value for key, value in row.items() if key not in _ANSWERS}
     evidence = read_incident(shown, "incident")
-    found = frozenset[str]() if origin.rules_saw_it else traits_of_findings(by_rules(evidence))
+    found = tuple(by_rules(evidence))
+    seen = traits(evidence) if origin.rules_saw_it else traits(evidence) | traits_of_findings(found)
     labels = tuple(row["labels"]) if "labels" in row else (row["label"],)
-    return Solved(origin, labels, frozenset(row.get("never", ())), shown, traits(evidence) | found)
+    return Solved(origin, labels, frozenset(row.get("never", ())), evidence, found, seen)
