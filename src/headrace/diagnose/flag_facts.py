@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from headrace.diagnose.flag_history import History, Release, history, is_flag
+from headrace.diagnose.flag_history import History, Release, history, is_flag, release_of
 
 NEWEST: Release = (0, 32, 0)
 """The version whose flags are the list of known ones."""
@@ -68,10 +68,6 @@ class FlagFacts:
         return held[-1] if held else self.steps[name][0][1]
 
 
-def _release(text: str) -> Release:
-    return tuple(int(part) for part in text.split("."))
-
-
 @cache
 def flag_facts() -> FlagFacts:
     table = tomllib.loads(files("headrace.diagnose").joinpath("data/flags.toml").read_text("utf-8"))
@@ -79,7 +75,7 @@ def flag_facts() -> FlagFacts:
     now = {flag for flag in past.flags if past.has(flag, NEWEST)}
     steps = dict[str, tuple[tuple[Release, float], ...]]()
     for step in table["default"]:
-        steps[step["flag"]] = (*steps.get(step["flag"], ()), (_release(step["since"]), step["value"]))
+        steps[step["flag"]] = (*steps.get(step["flag"], ()), (release_of(step["since"]), step["value"]))
     gone = _gone({entry["name"]: entry for entry in table["gone"]})
     return FlagFacts(
         history=past,
@@ -102,6 +98,6 @@ def _gone(told: Mapping[str, Mapping[str, str]]) -> dict[str, Gone]:
 def _word(name: str, until: Release | None, told: Mapping[str, str]) -> Gone:
     """What went before the first release that was read has its `until` beside it."""
     if until is None and told["until"] != "never":
-        until = _release(told["until"])
-    idle = _release(told["idle"]) if "idle" in told else None
+        until = release_of(told["until"])
+    idle = release_of(told["idle"]) if "idle" in told else None
     return Gone(name, until, told.get("instead", "leave it out"), told.get("source", ""), idle)

@@ -71,12 +71,17 @@ def dotted(release: Release) -> str:
     return ".".join(map(str, release))
 
 
+def release_of(text: str) -> Release:
+    """Of `dotted`."""
+    return tuple(int(part) for part in text.split("."))
+
+
 @cache
 def history() -> History:
     table = tomllib.loads(files("headrace.diagnose").joinpath("data/flag_history.toml").read_text("utf-8"))
     spans, newest = dict[str, tuple[Span, ...]](), _ALWAYS
     for place, entry in enumerate(table["release"]):
-        newest = tuple(int(part) for part in entry["version"].split("."))
+        newest = release_of(entry["version"])
         for word in entry.get("came", ()):
             is_old = place == 0 or (is_variable(word) and newest <= _VARIABLES_KNOWN)
             spans[word] = (*spans.get(word, ()), Span(_ALWAYS if is_old else newest))

@@ -107,9 +107,13 @@ def _unknown(question: str, collect: str) -> Answer:
     return Answer(question, f"{CANNOT_TELL}; collect {collect}", collect=collect)
 
 
+def _worst(diagnosis: Diagnosis) -> Finding | None:
+    return next(iter(diagnosis.findings), None)
+
+
 def _stopper(diagnosis: Diagnosis) -> Finding | None:
     """What keeps the server from starting, if it never was at work."""
-    load, worst = load_of(diagnosis.evidence), next(iter(diagnosis.findings), None)
+    load, worst = load_of(diagnosis.evidence), _worst(diagnosis)
     worked = load.peak_running or load.peak_waiting or sum(load.generated) or sum(load.prompted)
     if worst is None or worst.severity < Severity.CRITICAL or worked:
         return None
@@ -195,14 +199,14 @@ def _arithmetic_or_traffic(diagnosis: Diagnosis) -> Answer:
 
 
 def _stands(diagnosis: Diagnosis) -> Finding | None:
-    worst = diagnosis.findings[0] if diagnosis.findings else None
+    worst = _worst(diagnosis)
     stalled = worst is not None and worst.label is Label.STALL and worst.severity is Severity.CRITICAL
     return worst if stalled else None
 
 
 def _ran_out_at_a_peak(diagnosis: Diagnosis) -> Finding | None:
     """A step of a server at work that needed more memory than there was."""
-    worst = diagnosis.findings[0] if diagnosis.findings else None
+    worst = _worst(diagnosis)
     return worst if worst is not None and worst.label is Label.OOM_PEAK else None
 
 

@@ -8,10 +8,11 @@ For verdicts that need no more than "far above" or "far below"; capacity/ does t
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import TypeVar
 
 from headrace.capacity.catalogue import catalogue
 from headrace.diagnose.evidence import Evidence
@@ -75,23 +76,24 @@ def capability_of(e: Evidence) -> tuple[int, int] | None:
     )
     if told:
         return int(told[1]), int(told[2])
-    lower = hardware_text(e).lower().replace("geforce ", "")
-    named = dict[str, tuple[int, int]]()
-    for name, capability in _capabilities().items():
-        if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", lower):
-            named[name] = capability
-            lower = lower.replace(name, " ")
-    return next(iter(named.values())) if len(set(named.values())) == 1 else None
+    named = set(_named_in(hardware_text(e).lower().replace("geforce ", ""), _capabilities()))
+    return named.pop() if len(named) == 1 else None
 
 
 def cards_of(text: str) -> list[Card]:
     """Every different card named."""
-    found, lower = list[Card](), text.lower()
-    for name, card in _cards().items():
+    return list(_named_in(text.lower(), _cards()))
+
+
+_Named = TypeVar("_Named")
+
+
+def _named_in(lower: str, table: Mapping[str, _Named]) -> Iterator[_Named]:
+    """What the names in a text stand for. The table begins with the longest, which holds shorter ones."""
+    for name, value in table.items():
         if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", lower):
-            found.append(card)
             lower = lower.replace(name, " ")
-    return found
+            yield value
 
 
 def model_of(e: Evidence) -> str:

@@ -29,15 +29,17 @@ _MOST_WORDS = 400
 
 def traits(e: Evidence) -> frozenset[str]:
     found = set[str](_of_server(e))
-    idle = {flag: reading.name for flag, reading in told_to_change_nothing(e)}
+    idle = {name for flag, reading in told_to_change_nothing(e) for name in (flag, reading.name)}
     for name, flag in e.flags.items():
-        found |= set(_of_flag(name, flag)) if name not in idle else set[str]()
+        if name not in idle:
+            found.update(_of_flag(name, flag))
     for reading in e.readings.values():
-        found |= set(_of_reading(reading)) if reading.name not in idle.values() else set[str]()
-    found |= {f"line {kind}" for kind in e.counts}
+        if reading.name not in idle:
+            found.update(_of_reading(reading))
+    found.update(f"line {kind}" for kind in e.counts)
     for text in (*(event.text for event in e.events[:_MOST_WORDS]), *e.lines):
-        found |= set(_phrases(text))
-    found |= {f"seen {name}" for name, test in STATES.items() if test(e)}
+        found.update(_phrases(text))
+    found.update(f"seen {name}" for name, test in STATES.items() if test(e))
     return frozenset(found)
 
 

@@ -101,11 +101,20 @@ _TIME_UNITS = {"m": 1e-3, "u": 1e-6}
 
 def is_report(text: str) -> bool:
     """Whether a person speaks: a sentence among the first or last lines, or more of them than of a log."""
-    lines = [line for line in text[:LONGEST].splitlines() if line.strip()]
-    spoken = [i for i, line in enumerate(lines) if _SENTENCE.search(line) and _is_spoken(line)]
-    logged = sum(not _is_spoken(line) for line in lines)
+    lines = _written(text[:LONGEST].splitlines())
+    spoken, logged = _voices(lines)
     edge = any(i < _EDGE or i >= len(lines) - _EDGE for i in spoken)
     return bool(spoken) and (edge or len(spoken) >= logged)
+
+
+def _written(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.strip()]
+
+
+def _voices(lines: list[str]) -> tuple[list[int], int]:
+    """Where sentences stand that no log prints as its own, and how many lines are a log's."""
+    spoken = [i for i, line in enumerate(lines) if _SENTENCE.search(line) and _is_spoken(line)]
+    return spoken, sum(not _is_spoken(line) for line in lines)
 
 
 def _is_spoken(line: str) -> bool:
@@ -140,8 +149,8 @@ def read_report(text: str, where: str) -> Evidence:
     measured = any(r.numbers for r in readings.values() if not r.name.startswith("hardware:"))
     if not (whole.engine or whole.counts or whole.flags or measured):
         return Evidence(sources=(where,))
-    by_hand = _is_by_hand(lines)
-    return replace(Evidence(readings={told.name: told}) | whole, is_report=by_hand, sources=(where,))
+    whole = Evidence(readings={told.name: told}) | whole
+    return replace(whole, is_report=_is_by_hand(lines), sources=(where,))
 
 
 _FORMATTED = re.compile(r"(?m)^\s*(?:```|#{1,4} |\* |- \[)")
@@ -149,10 +158,9 @@ _FORMATTED = re.compile(r"(?m)^\s*(?:```|#{1,4} |\* |- \[)")
 
 def _is_by_hand(lines: list[str]) -> bool:
     """Whether a person wrote it, who quotes a log: servers' logs hold libraries' sentences."""
-    written = [line for line in lines if line.strip()]
-    spoken = sum(bool(_SENTENCE.search(line)) and _is_spoken(line) for line in written)
-    logged = sum(not _is_spoken(line) for line in written)
-    return _FORMATTED.search("\n".join(written)) is not None or spoken * _QUOTED >= logged
+    written = _written(lines)
+    spoken, logged = _voices(written)
+    return _FORMATTED.search("\n".join(written)) is not None or len(spoken) * _QUOTED >= logged
 
 
 _QUOTED = 4
