@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
+from headrace.diagnose.flag_history import release_of
 from headrace.diagnose.load import load_of, mean_of, share
 from headrace.diagnose.quantities import quantities
 from headrace.diagnose.readers.metrics import renames
@@ -102,7 +103,7 @@ def names_of_another_version(e: Evidence) -> Iterator[Finding]:
     empty = [(r, old) for r, old in asked if not any(r.numbers) or not r.name.startswith("vllm:")]
     absent = [r for r, _ in empty if not r.numbers]
     late = e.release is not None
-    gone = [(r, old) for r, old in empty if not late or (e.release or ()) >= _version(renames()[old][1])]
+    gone = [(r, old) for r, old in empty if not late or (e.release or ()) >= release_of(renames()[old][1])]
     if (
         not gone
         or start_failed(e)
@@ -124,10 +125,6 @@ def names_of_another_version(e: Evidence) -> Iterator[Finding]:
         0.8,
         explains=frozenset({Label.UNDETERMINED}),
     )
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
 
 
 def cached_tokens_counted(e: Evidence) -> Iterator[Finding]:
