@@ -127,6 +127,13 @@ class Accounts:
                 if account := self._in_steps.get(work.request.request_id):
                     _take_part(account, chunk, is_capped=work.arrival in plan.capped)
 
+    def planned_quiet(self) -> None:
+        """Until the next call of `planned` every plan is a quiet one: whoever runs gets its token.
+
+        Why the queue stands does not change meanwhile.
+        """
+        self._starved = []
+
     def close(self, request_id: str, now_ns: int) -> FirstToken | None:
         """The bill at the first token, time up to `now_ns` settled; None if it was closed before."""
         account = self._in_steps.pop(request_id, None) or self._leave_queue(self._recalled, request_id)

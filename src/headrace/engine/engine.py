@@ -139,6 +139,7 @@ class Engine:
 
         The state is what as many calls of `plan` and `finish` would have left; no outputs are made.
         """
+        self._accounts.planned_quiet()
         self._settle(now_ns)
         self._steps += steps
         self._tokens_computed += steps * len(self._scheduler.running)
