@@ -240,9 +240,9 @@ def test_settings_under_which_the_server_crashes_are_a_finding_with_its_cause(st
     line = json.loads(out.splitlines()[-1])
     results = [trial["result"] for trial in line["trials"]]
     causes = [result["failed_because"] for result in results if "failed_because" in result]
-    assert causes, "the best in the twin caps prompts"
+    assert causes, "after the baseline, other settings are tried"
     assert all("no room for so many chunks" in cause for cause in causes)
-    assert not line["recommended"].get("long_prefill_token_threshold")
+    assert not line["recommended"]
 
 
 @on_linux
