@@ -121,7 +121,7 @@ def _crowd(pace: Pace, for_s: float) -> Source:
 
 def _shared(pace: Pace, for_s: float) -> Source:
     prompts = Prompts((10, 30), (8, 16), shared_words=int(1.2 * pace.speed.prefill))
-    return open_loop(chats(0.5, prompts, for_s, pace.seed(6)))
+    return open_loop(chats(0.35, prompts, for_s, pace.seed(6)))
 
 
 def _random(pace: Pace, for_s: float) -> Source:
