@@ -23,6 +23,8 @@ LEAST_SHARE = 0.01
 """Of all times between tokens, for saying that they can be as short."""
 SPIKE_S, SPIKE_TIMES = 0.75, 8.0
 """A stream that stands so long, and so many times as long as usual, is seen to stand."""
+ONCE, ONCE_S = 2, 2.5
+"""So few tokens, of one stream or two in a whole look, that come no later than that, are no trouble."""
 LARGE_STEP = 512
 """Tokens of a step: more than decodes alone ever are on a small server."""
 GOAL_GAP_S = 0.5
@@ -95,7 +97,8 @@ def steps_stop_the_streams(e: Evidence) -> Iterator[Finding]:
     usual_tokens = min(steps.at(0.5).high, _life(e, _STEP_TOKENS).at(0.5).high)
     spikes = gaps.above(max(SPIKE_S, SPIKE_TIMES * usual_s))
     largest = steps.at(1.0)
-    if not spikes or largest.high <= LARGE_STEP or usual_tokens > LARGE_STEP or start_failed(e):
+    once = spikes <= ONCE and gaps.at(1.0).low < ONCE_S
+    if not spikes or once or largest.high <= LARGE_STEP or usual_tokens > LARGE_STEP or start_failed(e):
         return
     longest_s = gaps.at(1.0).low
     budget = e.flag("max-num-batched-tokens")
