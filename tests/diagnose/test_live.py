@@ -3,8 +3,8 @@
 seen.jsonl is of real runs of the embedded engine and of vLLM 0.32 on one machine (`bench.faults.recorded`);
 what must be named stands in `bench.faults.scenarios`. Only the machine's own view is not in it. In
 `vllm-token-budget-too-large-in-one-step` the large step was nearly all that was seen, so that half of the
-look's few gaps were as long, and nothing was said of it; in `vllm-random-prefixes-and-one-pause` one token of one
-stream came 0.75 s late, and streams were said to stand.
+look's few gaps were as long, and nothing was said of it; in `vllm-random-prefixes-and-one-pause` one token
+of one stream came 0.75 s late, and streams were said to stand.
 """
 
 import json

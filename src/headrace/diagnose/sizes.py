@@ -152,6 +152,17 @@ def hardware_text(e: Evidence) -> str:
     return " ".join(reading.text for reading in e.under("hardware:"))
 
 
+_UNIFIED = re.compile(
+    r"\b(?:gb10|dgx spark|jetson|orin|thor|strix halo|ai max|unified memory|apple|m[1-5] (?:max|ultra|pro))\b"
+)
+
+
+def is_unified(e: Evidence) -> bool:
+    """Whether card and host share one memory."""
+    told = f"{hardware_text(e)} {e.told()}".lower()
+    return bool(e.number("hardware:unified_memory")) or _UNIFIED.search(told) is not None
+
+
 def tensor_parallel(e: Evidence) -> int:
     """Cards that share each layer; 1 where nothing says more."""
     return max(1, int(e.flag("tensor-parallel-size") or 1))

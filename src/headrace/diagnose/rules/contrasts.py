@@ -277,13 +277,23 @@ def makes_no_difference(e: Evidence) -> Iterator[Finding]:
                         "measure what it is for (TTFT of long prompts that begin alike, for a cache)", "none"
                     ),
                     Severity.NOTE,
-                    0.75,
+                    0.6 if _something_else_differs(on, found) else 0.75,
                     also=(Label.MEMORY_BANDWIDTH,)
                     if on.what in {"latency", "e2e", "e2el", "request"}
                     else (),
                     explains=frozenset({Label.UNDETERMINED, Label.PREFIX_MISS, Label.BAD_FLAGS}),
                 )
                 return
+
+
+def _something_else_differs(same: Quantity, found: list[Quantity]) -> bool:
+    """Of the same thing another run is better or worse by far: then that is what is asked about."""
+    return any(
+        (q.what, q.is_rate) == (same.what, same.is_rate)
+        and not ONE_REPORT * min(q.last, same.last) > max(q.last, same.last)
+        for q in found
+        if min(q.last, same.last) > 0
+    )
 
 
 _ON, _OFF = (

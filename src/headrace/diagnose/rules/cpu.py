@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from headrace.diagnose.evidence import Evidence, Reading
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import increase, load_of, mean_of, share
-from headrace.diagnose.quantities import PLAIN, STRUCTURED, pairs, quantities, told_changes
+from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules.support import concurrency, fact, start_failed
 from headrace.diagnose.sizes import tensor_parallel
 
@@ -174,47 +174,6 @@ def _is_large(name: str, value: float) -> bool:
 
 def _seconds(name: str, value: float) -> float:
     return value * (1e-3 if re.search(r"_ms\b|_ms_", name) else 1e-6 if re.search(r"_us\b", name) else 1.0)
-
-
-def grammars_cost(e: Evidence) -> Iterator[Finding]:
-    """A grammar is compiled on the CPU before a request is admitted and gives a mask for every token."""
-    found = quantities(e) + told_changes(e)
-    slower = [
-        p
-        for p in (*pairs(found, STRUCTURED, None), *pairs(found, STRUCTURED, PLAIN))
-        if 1 / max(p.times_worse, 1e-9) > 1.25
-    ]
-    told = _STRUCTURED_TOLD.search(" ".join(f"{r.name} {r.text}" for r in e.under("workload:")).lower())
-    late = [q for q in found if q.what == "ttft" and not q.is_rate and q.last > SLOW_TTFT_S]
-    if start_failed(e) or not (slower or (told and late and load_of(e).peak_waiting == 0)):
-        return
-    worst = min(slower, key=lambda pair: pair.times_worse, default=None)
-    times = 1 / max(worst.times_worse, 1e-9) if worst else 0.0
-    yield Finding(
-        Label.CPU,
-        f"With a grammar {worst.base.what} is {times:.1f} times worse than without"
-        if worst
-        else f"TTFT is {late[0].last:.1f} s, nobody waits, and answers follow a grammar: it is compiled "
-        f"first",
-        (fact(e, worst.base.name), fact(e, worst.other.name)) if worst else (fact(e, late[0].name),),
-        Advice(
-            "the xgrammar or llguidance backend (--structured-outputs-config), schemas that are reused, "
-            "fewer "
-            "alternatives and no long bounded repeats",
-            "the speed of free text",
-            "backends know different parts of JSON schema",
-            "the same prompts with and without",
-        ),
-        Severity.WARNING,
-        0.85 if worst else 0.55,
-        # With and without at the same load: whatever else is full is full in both.
-        explains=frozenset({Label.QUEUEING, Label.COMPUTE, Label.UNDETERMINED})
-        | (frozenset({Label.CLIENT, Label.KV_CAPACITY, Label.MEMORY_BANDWIDTH}) if worst else frozenset()),
-    )
-
-
-_STRUCTURED_TOLD = re.compile(r"guided|structured|json.?schema|grammar|response.?format|xgrammar|outlines")
-SLOW_TTFT_S = 1.0
 
 
 _IS_GPU_USE = re.compile(r"gpu:(?!.*mem).*(?:util|busy|sm_|perc)")
@@ -391,7 +350,6 @@ RULES = (
     starved_of_cpu,
     outside_queue_and_prefill,
     front_end_takes_it,
-    grammars_cost,
     card_waits,
     threads_of_the_host,
     slower_than_offline,

@@ -4,13 +4,14 @@ graphs are captured, while serving. The KV pool is fixed from start on, so it is
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import IntEnum
 
 from headrace.diagnose.evidence import Event, Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.rules.memory import CONTEXT_GIB, given, neighbour_gib, told_beside
 from headrace.diagnose.rules.support import OUT_OF_MEMORY, TOLD_OF_THE_HOST, TOLD_OOM, gib, said, told_words
-from headrace.diagnose.sizes import hardware_text, memory_gib, tensor_parallel, weights_gib
+from headrace.diagnose.sizes import is_unified, memory_gib, tensor_parallel, weights_gib
 
 WEIGHTS_ALONE = 0.95
 """Of a card: weights that take more leave nothing for anything else."""
@@ -150,7 +151,12 @@ def phase_of(e: Evidence, event: Event) -> Phase:
     """When the allocation failed: by the event's kind, the traceback, the lines before it, what was told."""
     by_kind = {"oom_load": Phase.LOAD, "oom_sampler": Phase.CAPTURE, "oom_capture": Phase.CAPTURE}
     return (
-        by_kind.get(event.kind) or _told_phase(e) or _traced(e) or _by_sums(e, event) or _by_order(e, event)
+        by_kind.get(event.kind)
+        or _told_phase(e)
+        or _traced(e)
+        or _starts_without_graphs(e)
+        or _by_sums(e, event)
+        or _by_order(e, event)
     )
 
 
@@ -176,6 +182,20 @@ def _traced(e: Evidence) -> Phase:
         "in_sampler": Phase.CAPTURE,
     }
     return next((phase for kind, phase in kinds.items() if e.counts.get(kind)), Phase.UNKNOWN)
+
+
+def _starts_without_graphs(e: Evidence) -> Phase:
+    """What starts in eager mode has room for its weights and its pool: it is the graphs that do not fit."""
+    tried = [r for r in e.under("workload:") if _EAGER_WORKS.search(r.name) and not _NOT.match(r.text)]
+    told = any(_EAGER_WORKS.search(r.text.lower().replace("-", "_")) for r in e.under("workload:"))
+    return Phase.CAPTURE if told or any(r.values != (0.0,) for r in tried) else Phase.UNKNOWN
+
+
+_EAGER_WORKS = re.compile(
+    r"(?:starts|works|runs|fits|fine|ok)\w*[ _](?:\w+[ _]){0,2}(?:enforce_)?eager|"
+    r"(?:enforce_)?eager\w*[ _](?:\w+[ _]){0,2}(?:starts|works|runs|fits|fine|ok)\b"
+)
+_NOT = re.compile(r"\s*(?:no|not|does not|false|fails|oom)\b", re.IGNORECASE)
 
 
 def _by_sums(e: Evidence, event: Event) -> Phase:
@@ -255,14 +275,22 @@ def told_out_of_memory(e: Evidence) -> Iterator[Finding]:
     phase = _phase_in(beside) or _phase_in(names)
     facts = (Fact("an out-of-memory was told of, its lines were not", where),)
     if phase is Phase.LOAD:
-        yield _weights_do_not_fit(e, facts, 0.0)
+        found = _weights_do_not_fit(e, facts, 0.0)
     elif phase is Phase.UNKNOWN and told_beside(e):
-        yield _somebody_else_was_there(facts)
+        found = _somebody_else_was_there(facts)
     else:
-        yield _peak_does_not_fit(e, facts, 0.0, phase)
+        found = _peak_does_not_fit(e, facts, 0.0, phase)
+    elsewhere = _UNDER_OTHERS.search(beside) is not None
+    yield replace(found, confidence=min(found.confidence, ELSEWHERE)) if elsewhere else found
 
 
 _OF_A_CARD = re.compile(r"cuda|gpu|vram|hip\b|device")
+_UNDER_OTHERS = re.compile(
+    r"oom[ _](?:above|beyond|over|from|with_more)|without[ _]\w+ (?:oom|out of memory)|"
+    r"(?:oom|out of memory) without"
+)
+"""Of other settings than those of the server that is complained of."""
+ELSEWHERE = 0.6
 
 
 def parts_exceed_budget(e: Evidence) -> Iterator[Finding]:
@@ -296,11 +324,9 @@ def parts_exceed_budget(e: Evidence) -> Iterator[Finding]:
 
 def killed_on_unified_memory(e: Evidence) -> Iterator[Finding]:
     """Where card and host share their memory, the kernel ends who asks for too much on the card."""
-    told = f"{hardware_text(e)} {e.told()}".lower()
-    unified = e.number("hardware:unified_memory") or _UNIFIED.search(told)
     killed, serving = e.of("killed"), e.of("engine_dead") or e.counts.get("ready") or e.counts.get("stats")
     peak = any(re.search(r"image|video|audio|computed_tokens|logprob", r.name) for r in e.under("workload:"))
-    if not unified or not killed or not (serving or peak):
+    if not is_unified(e) or not killed or not (serving or peak):
         return
     yield Finding(
         Label.OOM_PEAK,
@@ -319,11 +345,6 @@ def killed_on_unified_memory(e: Evidence) -> Iterator[Finding]:
         also=(Label.HOST_MEMORY,),
         explains=frozenset({Label.HOST_MEMORY, Label.STALL, Label.UNDETERMINED}),
     )
-
-
-_UNIFIED = re.compile(
-    r"\b(?:gb10|dgx spark|jetson|orin|thor|strix halo|ai max|unified memory|apple|m[1-5] (?:max|ultra|pro))\b"
-)
 
 
 RULES = (

@@ -107,6 +107,8 @@ def will_not_fit(e: Evidence) -> Iterator[Finding]:
     failed = tells_of_oom(e) and asked >= SMALL_BUDGET
     if weights is None or card is None or failed or load_of(e).running or has_load(e):
         return
+    if e.engine in _READS_FILES and "quantization" not in f"{e.told()} {' '.join(e.flags)}":
+        return  # a GGUF file has its own precision, and layers that do not fit stay on the host
     ranks = max(tensor_parallel(e), 1) * int(e.flag("pipeline-parallel-size") or 1)
     if "tensor-parallel-size" not in e.flags and "pipeline-parallel-size" not in e.flags:
         ranks = card_count(e)
@@ -147,6 +149,9 @@ def will_not_fit(e: Evidence) -> Iterator[Finding]:
             also=(Label.OOM_KV,) if tiny else (Label.OOM_PEAK,) if many else (),
             explains=frozenset({Label.OOM_PEAK, Label.OOM_WEIGHTS} if tiny else set[Label]()),
         )
+
+
+_READS_FILES = frozenset({"llama.cpp", "ollama"})
 
 
 def split_too_far(e: Evidence) -> Iterator[Finding]:

@@ -1,21 +1,16 @@
 """Which part of the machine is busy: arithmetic, memory traffic, links, or the CPU."""
 
-import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.quantities import quantities
 from headrace.diagnose.rules.support import (
-    TOLD_OF_THE_HOST,
-    TOLD_OOM,
     concurrency,
     fact,
     prompt_tokens,
-    said,
     start_failed,
 )
 from headrace.diagnose.sizes import (
@@ -130,7 +125,7 @@ def decodes_a_long_context(e: Evidence) -> Iterator[Finding]:
 
 def traffic_counters(e: Evidence) -> Iterator[Finding]:
     """DCGM tells memory traffic from arithmetic; nvidia-smi's utilisation tells only that some kernel ran."""
-    dram = _percent(e, r"dram|mem(?:ory)?_(?:copy|bw|bandwidth|active)|mem_util|hbm")
+    dram = _percent(e, r"dram|mem(?:ory)?_(?:copy|bw|bandwidth|active)|mem_util|hbm(?!_us)")
     tensor = _percent(e, r"tensor|sm_active|sm_occ|sm_util|pipe")
     if dram is not None and dram >= 0.7 and (tensor is None or tensor < dram):
         yield Finding(
@@ -155,6 +150,36 @@ def traffic_counters(e: Evidence) -> Iterator[Finding]:
             Severity.WARNING,
             0.7,
         )
+
+
+def reads_as_fast_as_it_can(e: Evidence) -> Iterator[Finding]:
+    """Bytes a second that were measured on the card, beside what its data sheet says."""
+    card = card_of(hardware_text(e))
+    most = e.number(*(f"hardware:{n}" for n in _BANDWIDTHS)) or (card.gb_per_s if card else None)
+    seen = [r for r in e.under("gpu:") if r.last and _GB_S.search(r.name)]
+    if not most or not seen or start_failed(e):
+        return
+    fastest = max(seen, key=lambda r: r.last or 0.0)
+    part = (fastest.last or 0.0) / most
+    if NEAR_DATA_SHEET <= part <= 1.1:
+        yield Finding(
+            Label.MEMORY_BANDWIDTH,
+            f"The card reads {fastest.last:,.4g} GB/s, {part:.0%} of the {most:,.4g} that it can",
+            (fact(e, fastest.name),),
+            Advice(
+                "fewer bytes of weights and KV (fp8, 4 bit), or more requests a step",
+                "tokens a second in inverse proportion to bytes",
+                "a little quality",
+                "the same counter: it stays, tokens a second rise",
+            ),
+            Severity.NOTE,
+            0.8,
+            explains=frozenset({Label.UNDETERMINED, Label.CPU, Label.COMPUTE, Label.CLIENT}),
+        )
+
+
+_GB_S = re.compile(r"gpu:(?!.*(?:pcie|nvlink|link|copy|h2d|d2h)).*gb(?:ytes)?_(?:per_)?s")
+NEAR_DATA_SHEET = 0.6
 
 
 def _percent(e: Evidence, pattern: str) -> float | None:
@@ -247,132 +272,6 @@ def reads_alone(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def host_memory_grows(e: Evidence) -> Iterator[Finding]:
-    """Host memory is not the KV pool: a resident size that climbs with uptime ends at the container's
-    limit.
-    """
-    sizes = [
-        r
-        for r in (*e.under("host:"), *e.under("process_resident_memory"))
-        if r.numbers and _IS_MEMORY.search(r.name)
-    ]
-    for reading in sizes:
-        values = list(reading.numbers)
-        grows = (
-            len(values) >= 2 and values[0] > 0 and all(b >= 0.97 * a for a, b in itertools.pairwise(values))
-        )
-        if grows and values[-1] > 1.5 * values[0]:
-            yield _host_memory(
-                e,
-                f"Host memory grew from {values[0]:,.4g} to {values[-1]:,.4g}",
-                (fact(e, reading.name),),
-                0.8,
-            )
-            return
-    used = [r for r in sizes if r.last and not re.search(r"limit|total|max|available|free", r.name)]
-    bound = [r for r in sizes if r.last and re.search(r"limit|total|max", r.name)]
-    several = sorted((r.last or 0.0, r.name) for r in used)
-    if bound and used and (used[-1].last or 0) > 0.9 * (bound[0].last or 0):
-        yield _host_memory(
-            e,
-            "The process has almost all of the host's memory",
-            (fact(e, used[-1].name), fact(e, bound[0].name)),
-            0.75,
-        )
-    elif len(several) > 1 and several[-1][0] > 1.5 * several[0][0] > 0:
-        yield _host_memory(
-            e,
-            f"Host memory is {several[-1][0] / several[0][0]:.1f} times what it was",
-            tuple(fact(e, n) for _, n in several[:3]),
-            0.75,
-        )
-    else:
-        yield from _ended_by_the_host(e, tuple(fact(e, r.name) for r in bound[:1]))
-
-
-def _ended_by_the_host(e: Evidence, bound: tuple[Fact, ...]) -> Iterator[Finding]:
-    """What lines and people say where no number does."""
-    if full := _shared_memory_full(e):
-        yield _host_memory(
-            e, "Shared memory of the host is full: workers cannot make their segments", full, 0.85
-        )
-    elif _grows_as_told(e):
-        yield _host_memory(
-            e,
-            "Memory of the processes grows until the container's or the host's limit ends them, as was told",
-            bound,
-            0.75,
-        )
-    elif (killed := e.of("killed")) and _is_starting(e) and "oom" in killed[0].text.lower():
-        yield replace(
-            _host_memory(
-                e,
-                "The container's limit on host memory ends the server while it starts",
-                (Fact(killed[0].text, killed[0].where),),
-                0.8,
-            ),
-            advice=Advice(
-                "a higher memory limit of the container: each GPU has a process of its own with some GB, and "
-                "/dev/shm in memory (emptyDir with medium: Memory) counts; no --safetensors-load-strategy "
-                "eager, which reads whole files into it",
-                "the start comes to its end",
-                "memory of the node",
-                "no OOMKilled; 'Application startup complete' in the log",
-            ),
-        )
-    elif killed:
-        yield _host_memory(
-            e,
-            "The kernel or the container's limit killed a process",
-            (Fact(killed[0].text, killed[0].where),),
-            0.7,
-        )
-
-
-def _is_starting(e: Evidence) -> bool:
-    """Whether it was seen before it was up, and never at work."""
-    return bool(e.of("not_up_yet", "probe_failed", "load_began")) and not (
-        e.counts.get("ready") or e.counts.get("stats") or load_of(e).running
-    )
-
-
-_GROWS = re.compile(r"(?:memory|rss|ram)\b.{0,60}(?:grow|increas|climb|leak|rise|creep)|leak")
-
-
-def _grows_as_told(e: Evidence) -> bool:
-    """Of the host's memory, not of a card's, and ended by it."""
-    told = e.told()
-    ended = TOLD_OOM.search(told) or re.search(r"oom ?-?kill|killed|restart|exit code 137", told)
-    return bool(TOLD_OF_THE_HOST.search(told) and _GROWS.search(told) and ended)
-
-
-def _shared_memory_full(e: Evidence) -> tuple[Fact, ...]:
-    used = [r for r in e.under("host:") if "shm" in r.name and r.last is not None and share(r.last) >= 0.95]
-    return tuple(fact(e, r.name) for r in used) + tuple(said(event) for event in e.of("shm_full")[:1])
-
-
-_IS_MEMORY = re.compile(r"rss|resident|host:.*(?:memory|mem_|ram|heap|shm|swap)|leak")
-
-
-def _host_memory(e: Evidence, claim: str, facts: tuple[Fact, ...], confidence: float) -> Finding:
-    return Finding(
-        Label.HOST_MEMORY,
-        claim,
-        facts,
-        Advice(
-            "find what grows: multi-modal and processor caches (--mm-processor-cache-gb), "
-            "--kv-offloading-size, shared memory of many workers; a newer version for known leaks. A "
-            "larger limit only moves the date",
-            "the process lives",
-            "smaller caches: more preprocessing",
-            "process_resident_memory_bytes over a day",
-        ),
-        Severity.CRITICAL if e.counts.get("killed") else Severity.WARNING,
-        confidence,
-        explains=frozenset({Label.STALL, Label.UNDETERMINED, Label.INTERCONNECT}),
-    )
-
-
 RULES = (
     held_back,
     far_below_bandwidth,
@@ -380,5 +279,5 @@ RULES = (
     decodes_a_long_context,
     traffic_counters,
     reads_alone,
-    host_memory_grows,
+    reads_as_fast_as_it_can,
 )

@@ -11,10 +11,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from headrace.diagnose.evidence import Evidence
+from headrace.diagnose.evidence import Event, Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
-from headrace.diagnose.flag_facts import flag_facts
-from headrace.diagnose.rules.support import fact, gib, has_load, said, start_failed, tells_of_oom
+from headrace.diagnose.rules.support import fact, gib, has_load, said, start_failed
+from headrace.diagnose.sizes import is_unified, memory_gib, tensor_parallel, weights_gib
 
 NEIGHBOUR_SHARE = 0.15
 """Of a card: contexts, the driver and a display take less."""
@@ -103,7 +103,9 @@ def nothing_left(e: Evidence) -> Iterator[Finding]:
         shared = bool(e.of("profile_drift")) or told_beside(e)
         raise_it = used is None or used < 0.9
         # SGLang's fraction holds the weights too: where it is high already, they are what fills it.
-        weights = e.engine == "sglang" and (e.flag("mem-fraction-static") or 0.0) >= 0.8
+        weights = _weights_fill_the_card(e) or (
+            e.engine == "sglang" and (e.flag("mem-fraction-static") or 0.0) >= 0.8
+        )
         label = Label.NEIGHBOUR if shared else Label.OOM_WEIGHTS if weights else Label.OOM_KV
         yield Finding(
             label,
@@ -133,13 +135,27 @@ def nothing_left(e: Evidence) -> Iterator[Finding]:
         )
 
 
+FILLED = 0.85
+"""Of a card, by weights alone: no setting leaves a pool beside them."""
+
+
+def _weights_fill_the_card(e: Evidence) -> bool:
+    if e.engine not in {"vllm", ""} or e.of("loaded", "memory_v0"):
+        return False  # a line says what they really take
+    weights, card = weights_gib(e), memory_gib(e)
+    ranks = tensor_parallel(e) * int(e.flag("pipeline-parallel-size") or 1)
+    return bool(weights and card) and (weights or 0.0) / ranks >= FILLED * (card or 0.0)
+
+
 def neighbour_at_start(e: Evidence) -> Iterator[Finding]:
     """Start-up compares what is free on the card with utilization x total, before anything is loaded."""
     for event in e.of("free_below_budget")[-1:]:
         free, total = event.number("free") or 0.0, event.number("total") or 0.0
         taken = total - free
         short = (event.number("budget") or 0.0) - free
-        if total and (taken > NEIGHBOUR_SHARE * total or short > CONTEXT_GIB):
+        if total and is_unified(e):
+            yield _system_took_it(event, free, total)
+        elif total and (taken > max(NEIGHBOUR_SHARE * total, CONTEXT_GIB) or short > CONTEXT_GIB):
             yield Finding(
                 Label.NEIGHBOUR,
                 f"{taken:.1f} of {total:g} GiB were taken before this server began",
@@ -173,6 +189,28 @@ def neighbour_at_start(e: Evidence) -> Iterator[Finding]:
                 0.85,
                 explains=_REFUSED,
             )
+
+
+def _system_took_it(event: Event, free: float, total: float) -> Finding:
+    """Card and host have one memory: programs, the desktop and files in the page cache are in it, too."""
+    most = int(100 * free / total) / 100
+    return Finding(
+        Label.BAD_FLAGS,
+        f"{event.fields.get('utilization')} of a memory that the host uses, too: {free:.1f} of {total:g} GiB "
+        "are free",
+        (said(event),),
+        Advice(
+            f"--gpu-memory-utilization {most - 0.01:.2f}, or --kv-cache-memory-bytes: no share is asked for",
+            "the server starts",
+            "a smaller pool",
+            "free memory before each start (free -g): it differs from boot to boot",
+        ),
+        _CRITICAL,
+        0.8,
+        also=(Label.NEIGHBOUR,),
+        rivals=("another server, or one that was left over: nvidia-smi, then stop it",),
+        explains=_REFUSED | {Label.OOM_KV},
+    )
 
 
 def taken_on_one_card(e: Evidence) -> Iterator[Finding]:
@@ -242,7 +280,7 @@ def _listed_gib(e: Evidence) -> float:
 
 
 _OTHERS = re.compile(
-    r"other_?(?:process|server|instance|model|vllm)|neighbou?r|simultaneous|"
+    r"other_?(?:process|server|instance|model(?!\w*tried)|vllm)|neighbou?r|simultaneous|"
     r"same_(?:gpu|card)|"
     r"second_(?:process|server|instance)|already_used|used_before|instances|processes|"
     r"zombie|leftover|"
@@ -294,71 +332,6 @@ def multimodal_worst_case(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def full_by_design(e: Evidence) -> Iterator[Finding]:
-    """VLLM takes utilization x card at start whatever the model: used memory says nothing of KV or a leak."""
-    used = _gib_of(e, "gpu:memory_used", "gpu:mem_used")
-    total = _gib_of(e, "gpu:memory_total", "gpu:mem_total", "hardware:gpu_mem", "hardware:gpu_total")
-    asked = e.flag("gpu-memory-utilization") or flag_facts().default("gpu-memory-utilization", e.release)
-    others = told_beside(e) or start_failed(e)
-    if used and total and not others and e.engine in {"vllm", ""} and abs(used / total - asked) < 0.12:
-        yield Finding(
-            Label.MEASUREMENT,
-            f"{used:.1f} of {total:.1f} GiB used is the share that was asked for ({asked:g}), not a "
-            f"leak and not load",
-            tuple(fact(e, r.name) for r in e.under("gpu:mem")),
-            Advice(
-                "nothing; judge KV by vllm:kv_cache_usage_perc and the 'KV cache size' line",
-                "none",
-                "--kv-cache-memory-bytes if the card must be shared",
-                "the number is the same with and without requests",
-            ),
-            Severity.NOTE,
-            0.8,
-        )
-
-
-def memory_alone(e: Evidence) -> Iterator[Finding]:
-    """Nothing but memory that is in use, and nothing that failed: a server keeps what it was given from
-    its start to its end, so that number tells neither load nor a leak.
-    """
-    used = [r for r in e.under("gpu:") if _USED.search(r.name)]
-    other = [
-        r
-        for r in e.readings.values()
-        if r.numbers and r.name.startswith(("client:", "vllm:", "log:", "host:"))
-    ]
-    failed = tells_of_oom(e) or start_failed(e) or told_beside(e)
-    grows = any(len(r.numbers) > 1 and r.numbers[-1] > 1.1 * r.numbers[0] for r in used)
-    if used and not other and not failed and not grows and e.engine in {"vllm", "sglang", ""}:
-        yield Finding(
-            Label.MEASUREMENT,
-            "The memory that is in use on the card is what the server was given, whatever the model or "
-            "the load",
-            tuple(fact(e, r.name) for r in used[:2]),
-            Advice(
-                "nothing; a lower --gpu-memory-utilization or --kv-cache-memory-bytes where the card is "
-                "shared",
-                "none",
-                verify="the 'KV cache size' line: what weights leave of the share is the pool",
-            ),
-            Severity.NOTE,
-            0.6,
-            also=(Label.EXPECTED,),
-            explains=frozenset({Label.UNDETERMINED}),
-        )
-
-
-_USED = re.compile(r"mem(?:ory)?_used|used_mem|vram|mem(?:ory)?_(?:mib|gib|gb|mb)$")
-
-
-def _gib_of(e: Evidence, *stems: str) -> float | None:
-    for stem in stems:
-        for unit, size in (("_gib", 1.0), ("_gb", 1.0), ("_mib", 1 / 1024), ("_mb", 1 / 1024)):
-            if (value := e.number(stem + unit)) is not None:
-                return value * size
-    return None
-
-
 def told_while_profiling(e: Evidence) -> Iterator[Finding]:
     """Start-up tries the largest images that the model takes, not those that clients send."""
     phase = " ".join(e.text(f"workload:{name}") for name in ("phase", "stage", "when")).lower()
@@ -390,7 +363,5 @@ RULES = (
     taken_on_one_card,
     memory_moved,
     multimodal_worst_case,
-    full_by_design,
-    memory_alone,
     told_while_profiling,
 )

@@ -59,6 +59,8 @@ def more_pool_than_slots(e: Evidence) -> Iterator[Finding]:
     longest = e.flag("max-model-len")
     if held is None or slots is None or longest is None or held < slots + LEAST_SHARE * slots:
         return
+    if (tokens := e.number("startup:kv_cache_tokens")) and tokens < (1 - COUNTED_APART) * held * longest:
+        return  # the pool is smaller than that, for whoever reads its whole context
     if start_failed(e) or e.flag("num-gpu-blocks-override"):
         return
     waits = load_of(e).peak_waiting > 0
@@ -79,6 +81,37 @@ def more_pool_than_slots(e: Evidence) -> Iterator[Finding]:
         also=(Label.QUEUEING,),
         explains=frozenset({Label.UNDETERMINED}),
     )
+
+
+def counted_two_ways(e: Evidence) -> Iterator[Finding]:
+    """Layers with a window or a state need no more room as a context grows. "GPU KV cache size" counts as if
+    every layer kept every token, "Maximum concurrency" counts what one request really takes.
+    """
+    tokens, held = e.number("startup:kv_cache_tokens"), e.number("startup:max_concurrency_x")
+    longest = e.number("startup:concurrency_length", "startup:max_model_len") or e.flag("max-model-len")
+    if not tokens or not held or not longest or start_failed(e) or load_of(e).running or tokens < longest:
+        return
+    times = held * longest / tokens
+    if times > 1 / (1 - COUNTED_APART) or times < 1 - COUNTED_APART:
+        yield Finding(
+            Label.MEASUREMENT,
+            f"The two start-up lines count differently: {tokens:,.0f} tokens are {tokens / longest:.1f} "
+            f"requests of {longest:,.0f}, and {held:g} are printed",
+            (fact(e, "startup:kv_cache_tokens"), fact(e, "startup:max_concurrency_x")),
+            Advice(
+                "plan with the concurrency line, and with kv_cache_usage_perc under load; on a model whose "
+                "layers are all alike it is an error of that version",
+                "none",
+                verify="usage with one request of the full length: one over the concurrency",
+            ),
+            Severity.NOTE,
+            0.75,
+            explains=frozenset({Label.UNDETERMINED, Label.KV_CAPACITY, Label.BAD_FLAGS}),
+        )
+
+
+COUNTED_APART = 0.3
+"""Of each other: blocks that are only part full make less."""
 
 
 def step_takes_the_pool(e: Evidence) -> Iterator[Finding]:
@@ -116,4 +149,4 @@ def step_takes_the_pool(e: Evidence) -> Iterator[Finding]:
     )
 
 
-RULES = (one_request_times_slots, more_pool_than_slots, step_takes_the_pool)
+RULES = (one_request_times_slots, more_pool_than_slots, counted_two_ways, step_takes_the_pool)

@@ -25,11 +25,8 @@ def standing_still(e: Evidence) -> Iterator[Finding]:
     load = load_of(e)
     died = e.of("engine_dead")
     ordinary = e.counts.get("stopping", 0) > 0 or out_of_memory(e) or start_failed(e)
-    stuck = (
-        e.of("stalled")
-        if e.counts.get("ready") or e.counts.get("stats") or not e.counts.get("load_began")
-        else ()
-    )
+    up = e.counts.get("ready") or e.counts.get("stats") or not e.counts.get("load_began")
+    stuck = e.of("stalled") if up and not _is_at_work(e) else ()
     frozen = _frozen(e, load)
     reason = (
         frozen
@@ -61,6 +58,21 @@ def standing_still(e: Evidence) -> Iterator[Finding]:
     )
 
 
+_BUSY_CPU, _IDLE_GPU = 0.95, 0.1
+
+
+def _is_at_work(e: Evidence) -> bool:
+    """Whether what keeps a step away for a minute is seen: kernels that are tried out, or a CPU that is busy
+    while the card waits for it.
+    """
+    cpu = [
+        share(r.last) for r in e.under("host:") if r.last and re.search(r"cpu.*(?:util|perc|busy)", r.name)
+    ]
+    gpu = [share(r.last) for r in e.under("gpu:") if r.last is not None and "util" in r.name]
+    waits_for_cpu = max(cpu, default=0.0) >= _BUSY_CPU and max(gpu, default=1.0) <= _IDLE_GPU
+    return waits_for_cpu or bool(e.counts.get("autotune") or e.counts.get("long_compile"))
+
+
 _OPEN = re.compile(r"unfinished|hanging|stuck|never_answered|unanswered|open_requests|in_flight|outstanding")
 
 
@@ -85,7 +97,7 @@ def _frozen(e: Evidence, load: Load) -> str:
     ):
         return "requests run and not one step was made between the scrapes"
     idle = bool(load.running) and max(load.running) == 0 and load.waiting
-    if idle and min(load.waiting) > 0:
+    if (idle and min(load.waiting) > 0) or _ends_with_a_queue(e, load):
         return f"{load.waiting[-1]:,.0f} requests wait and none runs"
     looks = len(load.generated)
     quiet = next((n for n in range(looks, 2, -1) if max(load.generated[-n:] + load.prompted[-n:]) == 0), 0)
@@ -101,6 +113,20 @@ def _frozen(e: Evidence, load: Load) -> str:
     ):
         return f"{load.running[-1]:,.0f} requests run and no token is made"
     return ""
+
+
+def _ends_with_a_queue(e: Evidence, load: Load) -> bool:
+    """In the last two reports nobody runs, more and more wait, and no token is read or made in the last."""
+    last = slice(-2, None)
+    reports = min(len(load.running), len(load.waiting))
+    return (
+        reports >= 3
+        and max(load.running[last]) == 0 < min(load.waiting[last])
+        and load.waiting[-1] >= load.waiting[-2]
+        and bool(load.generated and load.prompted)
+        and load.generated[-1] == load.prompted[-1] == 0
+        and _outlasts_a_step(e, reports, 1)
+    )
 
 
 LONGEST_STEP_S = 10.0

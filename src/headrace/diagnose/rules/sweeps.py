@@ -251,7 +251,9 @@ def price_of_more_at_once(e: Evidence) -> Iterator[Finding]:
     if sweep is None or sweep.varied.kind != "caps" or not sweep.columns("gaps"):
         return
     slower = max(column.grown for column in sweep.columns("gaps"))
-    if 1.0 <= slower < sweep.varied.grown:
+    if _held_by_the_cap(e, sweep):
+        yield _cap_too_low(sweep)
+    elif 1.0 <= slower < sweep.varied.grown:
         yield Finding(
             Label.EXPECTED,
             f"{sweep.varied.grown:g} times the cap and {slower:.2f} times the time a token: more share each "
@@ -262,6 +264,36 @@ def price_of_more_at_once(e: Evidence) -> Iterator[Finding]:
             0.8,
             explains=frozenset({Label.UNDETERMINED, Label.BAD_FLAGS, Label.COMPUTE, Label.MEMORY_BANDWIDTH}),
         )
+
+
+def _held_by_the_cap(e: Evidence, sweep: Sweep) -> bool:
+    """Set to the lowest value that was tried, where the highest makes tokens nearly in proportion."""
+    caps = {e.flag(name) for name in ("max-num-seqs", "max-running-requests", "parallel")}
+    rates = sweep.column("rates")
+    lowest = min(sweep.varied.values)
+    return lowest in caps and rates is not None and rates.grown > IN_PROPORTION * sweep.varied.grown
+
+
+def _cap_too_low(sweep: Sweep) -> Finding:
+    return Finding(
+        Label.QUEUEING,
+        f"{sweep.varied.grown:g} times the cap makes nearly as many times the tokens: the lowest one, "
+        "which is set, leaves the card idle",
+        sweep.facts,
+        Advice(
+            f"--max-num-seqs {max(sweep.varied.values):g}",
+            "tokens a second as in that run",
+            "TPOT as in that run",
+            "TTFT under the same load: it falls where requests waited for a slot",
+        ),
+        Severity.WARNING,
+        0.7,
+        also=(Label.BAD_FLAGS,),
+        explains=frozenset({Label.UNDETERMINED, Label.COMPUTE, Label.MEMORY_BANDWIDTH}),
+    )
+
+
+IN_PROPORTION = 0.6
 
 
 def split_does_not_pay(e: Evidence) -> Iterator[Finding]:
