@@ -19,7 +19,7 @@ def starved_of_cpu(e: Evidence) -> Iterator[Finding]:
     """
     cpu, gpu = _cpu(e), _gpu(e)
     load = load_of(e)
-    if start_failed(e) or load.peak_kv >= 0.95:
+    if start_failed(e) or load.peak_kv >= 0.95 or _nobody_is_served(e):
         return
     busy = cpu is not None and cpu >= BUSY_CPU
     idle = gpu is not None and gpu < IDLE_GPU
@@ -71,11 +71,38 @@ def _few_cores(e: Evidence) -> bool:
     return cores is not None and cores < tensor_parallel(e) + 2
 
 
+def _nobody_is_served(e: Evidence) -> bool:
+    load = load_of(e)
+    none = e.text("workload:requests").lower() in {"none", "no", "0"} or e.number("workload:requests") == 0
+    return none or (bool(load.running) and load.peak_running == load.peak_waiting == 0 and not load.generated)
+
+
+def polls_while_idle(e: Evidence) -> Iterator[Finding]:
+    """Workers wait for the next step in a loop that asks again and again: a core each, without a request."""
+    cpu = _cpu(e)
+    if cpu is None or cpu < BUSY_CPU or not _nobody_is_served(e) or start_failed(e) or e.of("stalled"):
+        return
+    yield Finding(
+        Label.EXPECTED,
+        f"CPU at {cpu:.0%} and no request: workers ask for the next step in a loop, a core each",
+        tuple(fact(e, r.name) for r in e.under("host:"))[:2],
+        Advice(
+            "nothing; VLLM_SLEEP_WHEN_IDLE=1 where the power matters more than the first step after a pause",
+            "cores that sleep while nobody asks",
+            "a little latency of the first step",
+            "CPU of each process (top -H): as many full ones as workers",
+        ),
+        Severity.NOTE,
+        0.7,
+        explains=frozenset({Label.UNDETERMINED, Label.STALL}),
+    )
+
+
 def _cpu(e: Evidence) -> float | None:
     found = [
         share(r.last)
         for r in e.under("host:")
-        if r.last is not None and re.search(r"cpu.*(?:util|perc|usage|busy|load)|core.*perc", r.name)
+        if r.last is not None and re.search(r"cpu.*(?:util|perc|pct|usage|busy|load)|core.*perc", r.name)
     ]
     return max(found, default=None)
 
@@ -348,6 +375,7 @@ MOST_THREADS = 256
 
 RULES = (
     starved_of_cpu,
+    polls_while_idle,
     outside_queue_and_prefill,
     front_end_takes_it,
     card_waits,

@@ -17,6 +17,8 @@ WEIGHTS_ALONE = 0.95
 """Of a card: weights that take more leave nothing for anything else."""
 USUAL_LARGE_GIB = 80.0
 """Of a card that is not named: few hold more."""
+BEYOND_WEIGHTS = 2.0
+"""Times what weights weigh by the model's name, which is right to within a tenth."""
 ABOVE_ANY_BUDGET = 0.98
 """A share of the card that PyTorch itself cannot reach once the budget of `gpu_memory_utilization` binds."""
 
@@ -207,6 +209,9 @@ def _by_sums(e: Evidence, event: Event) -> Phase:
     if torch and total and torch > reach * total:
         return Phase.LOAD
     weights, card = weights_gib(e), memory_gib(e)
+    held = [gib(text) or 0.0 for text in re.findall(r"has ([\d.]+ [KMG]iB) memory in use", event.text)]
+    if weights and max(torch or 0.0, *held, 0.0) > BEYOND_WEIGHTS * weights / tensor_parallel(e):
+        return Phase.PROFILE  # they are there, and as much again
     alone = weights and weights / max(tensor_parallel(e), 1) > WEIGHTS_ALONE * (card or USUAL_LARGE_GIB)
     return Phase.LOAD if alone else Phase.UNKNOWN
 

@@ -153,7 +153,7 @@ def neighbour_at_start(e: Evidence) -> Iterator[Finding]:
         free, total = event.number("free") or 0.0, event.number("total") or 0.0
         taken = total - free
         short = (event.number("budget") or 0.0) - free
-        if total and is_unified(e):
+        if total and is_unified(e) and not told_beside(e):
             yield _system_took_it(event, free, total)
         elif total and (taken > max(NEIGHBOUR_SHARE * total, CONTEXT_GIB) or short > CONTEXT_GIB):
             yield Finding(
@@ -281,7 +281,7 @@ def _listed_gib(e: Evidence) -> float:
 
 _OTHERS = re.compile(
     r"other_?(?:process|server|instance|model(?!\w*tried)|vllm)|neighbou?r|simultaneous|"
-    r"same_(?:gpu|card)|"
+    r"same_(?:gpu|card)|co_?tenant|"
     r"second_(?:process|server|instance)|already_used|used_before|instances|processes|"
     r"zombie|leftover|"
     r"two (?:\w[\w.-]* )?(?:replicas|instances|models|servers|processes).{0,20}(?:one|same|a single)|"

@@ -249,15 +249,18 @@ def all_at_once(e: Evidence) -> Iterator[Finding]:
     """
     sent = e.number("workload:requests", "workload:num_prompts", "workload:burst_requests") or concurrency(e)
     late = [q for q in quantities(e, ("client:", "runs:", "sweep:")) if q.what == "ttft" and not q.is_rate]
-    cap = e.flag("max-num-seqs") or DEFAULT_SLOTS
-    if not (asks_at_once(e) and sent and sent > 2 * cap and late) or start_failed(e) or load_of(e).running:
+    given = e.flag("max-num-seqs")
+    cap = given or DEFAULT_SLOTS
+    few = given is not None and given <= FEW_SLOTS and sent is not None and sent > FEW_SLOTS * given
+    many = asks_at_once(e) and sent and sent > 2 * cap
+    if not (late and sent and (many or few)) or start_failed(e) or load_of(e).running:
         return
     if max(q.last for q in late) < LATE_S:
         return
     yield Finding(
         Label.QUEUEING,
-        f"{sent:,.0f} requests sent at once, {cap:,.0f} run: TTFT of {late[0].last:,.0f} s is mostly their "
-        f"queue",
+        f"{sent:,.0f} requests{' sent at once' * bool(many)}, {cap:,.0f} run: TTFT of "
+        f"{late[0].last:,.0f} s is mostly their queue",
         tuple(fact(e, q.name) for q in late[:2]),
         Advice(
             "a rate or a concurrency that the goal for TTFT allows; count a prompt's own prefill by "
@@ -268,9 +271,13 @@ def all_at_once(e: Evidence) -> Iterator[Finding]:
         ),
         Severity.WARNING,
         0.75,
-        also=(Label.MEASUREMENT,),
+        also=(Label.MEASUREMENT,) if many else (Label.BAD_FLAGS,),
         explains=frozenset({Label.COMPUTE, Label.UNDETERMINED}),
     )
+
+
+FEW_SLOTS = 4
+"""So few run at once on no card of today because it could not do more."""
 
 
 DEFAULT_SLOTS = 256.0

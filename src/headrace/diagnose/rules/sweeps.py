@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
@@ -267,18 +269,19 @@ def price_of_more_at_once(e: Evidence) -> Iterator[Finding]:
 
 
 def _held_by_the_cap(e: Evidence, sweep: Sweep) -> bool:
-    """Set to the lowest value that was tried, where the highest makes tokens nearly in proportion."""
-    caps = {e.flag(name) for name in ("max-num-seqs", "max-running-requests", "parallel")}
-    rates = sweep.column("rates")
-    lowest = min(sweep.varied.values)
-    return lowest in caps and rates is not None and rates.grown > IN_PROPORTION * sweep.varied.grown
+    """Whether the highest value that was tried makes far more tokens than the one that is set."""
+    now = e.flag("max-num-seqs") or e.flag("max-running-requests") or e.flag("parallel")
+    rates, caps = sweep.column("rates"), sweep.varied.values
+    if now is None or rates is None or not caps[0] <= now < caps[-1]:
+        return False
+    return rates.values[-1] > MANY_MORE * float(np.interp(now, caps, rates.values))
 
 
 def _cap_too_low(sweep: Sweep) -> Finding:
     return Finding(
         Label.QUEUEING,
-        f"{sweep.varied.grown:g} times the cap makes nearly as many times the tokens: the lowest one, "
-        "which is set, leaves the card idle",
+        f"With a cap of {sweep.varied.values[-1]:g} it makes far more tokens: the one that is set leaves the "
+        "card idle",
         sweep.facts,
         Advice(
             f"--max-num-seqs {max(sweep.varied.values):g}",
@@ -293,7 +296,7 @@ def _cap_too_low(sweep: Sweep) -> Finding:
     )
 
 
-IN_PROPORTION = 0.6
+MANY_MORE = 2.0
 
 
 def split_does_not_pay(e: Evidence) -> Iterator[Finding]:
