@@ -13,6 +13,7 @@ from headrace.diagnose.doctor import diagnose
 from headrace.diagnose.finding import Label, Severity
 from headrace.diagnose.flag_facts import NEWEST, flag_facts
 from headrace.diagnose.flag_history import history
+from headrace.diagnose.missing_flags import MOST_STRANGERS, missing_flags
 from headrace.diagnose.readers.flags import read_command, read_manifest
 from headrace.diagnose.readers.incident import read_incident
 from headrace.diagnose.remarks import remarks
@@ -212,3 +213,9 @@ def test_no_advice_names_a_flag_that_the_version_lacks(version: str) -> None:
                     named += 1
                     assert f"--{flag} came with vLLM" in text or f"--{flag} is not in vLLM" in text, text
     assert named > 0 or version == "0.32.0"
+
+
+def test_of_very_many_unknown_flags_the_first_hundred_are_told() -> None:
+    """Each was held against every flag of the version: 30,000 of them took minutes."""
+    e = incident(version="0.32.0", flags={f"strange-{number}": number for number in range(20_000)})
+    assert len(list(missing_flags(e))) == MOST_STRANGERS

@@ -11,6 +11,7 @@ from headrace.diagnose.doctor import diagnose
 from headrace.diagnose.finding import Label
 from headrace.diagnose.readers.files import read_file
 from headrace.diagnose.readers.report import is_report, read_report
+from tests.diagnose.samples import first
 
 ISSUE = """\
 ### vLLM 0.9.2 is slow with long prompts
@@ -141,3 +142,15 @@ def test_a_liveness_probe_that_ends_a_start_is_seen_in_a_manifest(tmp_path: Path
 
     assert diagnose(read_file(bare)).findings[0].rule == "probe_before_ready"
     assert "probe_before_ready" not in {f.rule for f in diagnose(read_file(guarded)).findings}
+
+
+def test_what_a_list_of_changes_mended_is_not_wrong_now(tmp_path: Path) -> None:
+    """A changelog with "Fixed OOM on long prompts" was a critical finding, with exit code 3."""
+    path = tmp_path / "changelog.md"
+    path.write_text(
+        "# Changes\n\n- Fixed OOM on long prompts.\n* Fix: CUDA out of memory in graphs.\n- Faster.\n"
+    )
+    with pytest.raises(BadInput, match="nothing in changelog"):
+        read_file(path)
+    path.write_text("# vLLM\n\nWe see OOM on long prompts since Monday.\n")
+    assert first(read_file(path)) is Label.OOM_PEAK

@@ -7,6 +7,7 @@ Evidence -> missing_flags -> Missing(name, why, instead)
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.flag_facts import NEWEST, Gone, flag_facts
@@ -28,6 +29,8 @@ _OF_A_COMMAND = (
     "workload:startup_probe",
 )
 """Readings that come with flags and say nothing of a server at work."""
+MOST_STRANGERS = 100
+"""Names in no list that are told of: no command has so many."""
 _WITH_CHOICES = ("kv-cache-dtype", "quantization", "attention-backend")
 _BACKEND = "VLLM_ATTENTION_BACKEND"
 """Takes the names that --attention-backend takes since."""
@@ -65,7 +68,7 @@ def missing_flags(e: Evidence) -> Iterator[Missing]:
     """Of the flags that are there, those that the version lacks; of an unknown version those that the newest
     does.
     """
-    facts, now = flag_facts(), e.release or NEWEST
+    facts, now, strangers = flag_facts(), e.release or NEWEST, 0
     for name, flag in e.flags.items():
         if is_variable(name.replace("-", "_")):
             continue
@@ -78,7 +81,8 @@ def missing_flags(e: Evidence) -> Iterator[Missing]:
                 yield from _choice(e, name, str(flag.value))
         elif gone is not None:
             yield Missing(name, _gone_since(gone), gone.instead, ever=gone.until is not None)
-        elif now <= NEWEST and e.engine == "vllm" and _is_strange(e, name):
+        elif now <= NEWEST and e.engine == "vllm" and strangers < MOST_STRANGERS and _is_strange(e, name):
+            strangers += 1
             yield _stranger(name, now)
 
 
@@ -177,10 +181,19 @@ def _is_strange(e: Evidence, name: str) -> bool:
     return _told(e, name) and given not in history().spans and given != _POSITIONAL and not name.isupper()
 
 
+@lru_cache(MOST_STRANGERS)
+def _near(name: str, release: Release) -> list[str]:
+    return difflib.get_close_matches(name, _flags_of(release), n=1, cutoff=0.8)
+
+
+@cache
+def _flags_of(release: Release) -> tuple[str, ...]:
+    return tuple(flag for flag in history().flags if history().has(flag, release))
+
+
 def _stranger(name: str, release: Release) -> Missing:
     version = dotted(release[:2])
-    known = [flag for flag in history().flags if history().has(flag, release)]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    near = _near(name, release)
     return Missing(
         name,
         f"is no flag of vLLM {version}" + (f": did you mean --{near[0]}?" if near else ""),

@@ -124,7 +124,7 @@ def _is_spoken(line: str) -> bool:
 def read_report(text: str, where: str) -> Evidence:
     """What is in it; an empty Evidence where nothing is of a server."""
     text = _ARGUMENT.sub(r"\1\2 \3", plain(text[:LONGEST]))
-    lines = text.splitlines()
+    lines = ["" if _MENDED.match(line) else line for line in text.splitlines()]
     found = read_lines(enumerate(lines, start=1), where) | pages_in(lines, where)
     text = "\n".join(line for line in lines if not is_sample(line))
     engine = next((name for name, pattern in _ENGINES if pattern.search(text)), "")
@@ -153,6 +153,10 @@ def read_report(text: str, where: str) -> Evidence:
     return replace(whole, is_report=_is_by_hand(lines), sources=(where,))
 
 
+_MENDED = re.compile(
+    r"\s*(?:[-*+] )?(?:\[?bug ?fix\]?:? |fix(?:ed|es)?(?! by)[: ]|resolve[sd] )", re.IGNORECASE
+)
+"""An entry of a list of changes: what was wrong is not any more."""
 _FORMATTED = re.compile(r"(?m)^\s*(?:```|#{1,4} |\* |- \[)")
 
 
