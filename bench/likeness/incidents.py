@@ -1,7 +1,8 @@
 """Solved incidents, with the traits that the doctor sees in them.
 
     fresh.jsonl       incidents that others solved and no rule was fitted to, with the address of each thread
-    read.jsonl        the shared cases, and tests/diagnose/incidents.jsonl: what rules were fitted to
+    read.jsonl        the shared cases, and fresh ones that rules were mended for since; with
+                      tests/diagnose/incidents.jsonl: what rules were fitted to
     textbook.jsonl    invented ones: mechanisms as engineers know them, told in many ways
 
 What a rule says of an incident that it was fitted to tells nothing of how far to trust it; there its findings

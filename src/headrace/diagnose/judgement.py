@@ -13,7 +13,7 @@ from headrace.diagnose.causes import causes
 from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.likeness import Likely
-from headrace.diagnose.load import load_of
+from headrace.diagnose.load import Load, load_of
 from headrace.diagnose.messages import messages
 from headrace.diagnose.rules.support import said, start_failed
 from headrace.diagnose.suited import suited_to
@@ -29,6 +29,8 @@ LEAST = 0.15
 """Share of such incidents below which a cause is not even suspected."""
 FEWEST, CLEAR = 24, 0.75
 """Of a report with fewer traits than that, as one in twenty is: nearly every cause is somewhat like it."""
+AT_WORK = 0.4
+"""Of a server that serves whoever asks: there the numbers speak against most causes."""
 UNLIKELY, THIN = 0.05, 0.8
 """What has a smaller share, on thinner evidence than that, is not said."""
 
@@ -59,7 +61,7 @@ def _looks_well(e: Evidence) -> bool:
         measured = any(not name.startswith(("hardware:", "workload:")) for name in e.readings)
         flags_alone = not (e.events or e.lines or measured)
         return flags_alone or bool(e.counts.get("ready"))
-    return bool(load.waiting) and not load.waits and load.peak_kv < FULL
+    return _runs_without_waits(load)
 
 
 def _weighed(e: Evidence, found: Sequence[Finding], weigh: Weigh) -> list[Finding]:
@@ -70,9 +72,20 @@ def _weighed(e: Evidence, found: Sequence[Finding], weigh: Weigh) -> list[Findin
     named = [f for f in kept if f.label is first.label]
     if named:
         return named[:1] + [f for f in kept if f is not named[0]]
-    if first.label is Label.UNDETERMINED or first.share < (LEAST if first.traits >= FEWEST else CLEAR):
+    if first.label is Label.UNDETERMINED or first.share < _least(e, first):
         return kept
     return [_suspicion(e, first, shares[1:3]), *kept]
+
+
+def _least(e: Evidence, first: Likely) -> float:
+    """The share from which a cause is suspected."""
+    if first.traits < FEWEST:
+        return CLEAR
+    return AT_WORK if _runs_without_waits(load_of(e)) else LEAST
+
+
+def _runs_without_waits(load: Load) -> bool:
+    return bool(load.running) and bool(load.waiting) and not load.waits and load.peak_kv < FULL
 
 
 def _by_a_line(e: Evidence) -> Iterator[Finding]:
