@@ -84,9 +84,8 @@ def test_answers_that_ended_early_and_cached_prompts_are_pointed_out() -> None:
 
 def test_a_load_that_shares_its_beginnings_was_not_sent_before() -> None:
     hit = Timeline("r", "short", 40, 0.0, 0.0, (1.0,), "length", cached_tokens=32)
-    said = "3 requests of a.jsonl, at 1 times its rate, {}% of prompt tokens shared, seed 1"
 
-    most, few = (printed(replace(measurement(hit), workload=said.format(share))) for share in (79, 20))
+    most, few = (printed(replace(measurement(hit), shared_share=share)) for share in (0.79, 0.2))
     assert "prefix cache" not in most
     assert "share 20%: this seed was sent before" in few.replace("\n", " ")
 

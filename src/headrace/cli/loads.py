@@ -243,7 +243,8 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, wording: Wording) -> 
         for name, most in (("prompts", longest_prompt), ("answers", longest_answer))
         if most
     ]
-    if (share := shared_share(requests)) > 0:
+    share = shared_share(requests)
+    if share > 0:
         said.append(f"{share:.0%} of prompt tokens shared")
     if sent.lengthened:
         said.append(f"{many(sent.lengthened, 'prompt')} lengthened to the shortest there are")
@@ -257,6 +258,7 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, wording: Wording) -> 
         tuple(arrival.ask for arrival in alone.arrivals),
         len(sent.arrivals),
         lasts_s,
+        share,
     )
 
 

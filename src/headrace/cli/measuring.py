@@ -59,6 +59,8 @@ class Planned:
     """How many there will be; None where answers decide."""
     duration_s: float = 0.0
     """In which requests are due."""
+    shared_share: float = 0.0
+    """Of the prompt tokens, what a cache that forgets nothing would find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ def measure_planned(target: Target, load: Planned, watching: Watching) -> Measur
         client=seen.client,
         alone=seen.alone,
         server=seen.server,
+        shared_share=load.shared_share,
     )
     if interrupted.is_set():
         raise Interrupted(measurement)

@@ -28,6 +28,7 @@ from headrace.sim.measurement import About, measurement_of
 from headrace.sim.overload import judge_load
 from headrace.sim.run import Fleet, Watch
 from headrace.sim.run import simulate as run_simulation
+from headrace.workload.alone import shared_share
 from headrace.workload.forms import TraceFormat
 from headrace.workload.readers import ReadTrace, read_trace
 from headrace.workload.reshape import conversing, scaled, spread
@@ -274,6 +275,7 @@ def _about(workload: Path, trace: ReadTrace, twin: Twin, options: Options) -> Ab
         settings=asdict(twin.settings) | {"replicas": replicas, "router": router},
         workload=", ".join(said),
         versions={"headrace": __version__},
+        shared_share=shared_share(trace.requests),
     )
 
 

@@ -20,6 +20,7 @@ from headrace.core.measurement import Load, Measurement
 from headrace.core.timeline import Timeline
 from headrace.measure.sources import Timetable
 from headrace.tune.traffic import Probe, document_length, fit, plan_runs, typical
+from headrace.workload.alone import shared_share
 from headrace.workload.asks import arrivals_of
 from headrace.workload.mixed import LONG, SHORT, MixedWorkload
 from headrace.workload.readers import read_trace
@@ -78,6 +79,7 @@ class Traffic:
             (),
             len(arrivals),
             requests[-1].due_at,
+            shared_share(requests),
         )
 
     def warm_up(self, seed: int) -> tuple[Ask, ...]:

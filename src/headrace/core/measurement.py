@@ -76,6 +76,8 @@ class Measurement:
     """Requests of the same kind that had the server to themselves, before the run."""
     server: ServerMetrics | None = None
     """What its metrics said meanwhile; None where it has none."""
+    shared_share: float = 0.0
+    """Of the prompt tokens, what a cache that forgets nothing finds in this load alone."""
 
     @property
     def measured(self) -> tuple[Timeline | Failure, ...]:

@@ -47,6 +47,7 @@ class _Header(msgspec.Struct, kw_only=True):
     client: ClientLoad | None = None
     alone: tuple[Timeline, ...] = ()
     server: ServerMetrics | None = None
+    shared_share: float = 0.0
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -87,6 +88,7 @@ def read(path: Path) -> Measurement:
         client=header.client,
         alone=header.alone,
         server=header.server,
+        shared_share=header.shared_share,
     )
 
 
@@ -106,6 +108,7 @@ def _lines(measurement: Measurement) -> Iterator[bytes]:
             client=measurement.client,
             alone=measurement.alone,
             server=measurement.server,
+            shared_share=measurement.shared_share,
         )
     )
     for result in measurement.results:

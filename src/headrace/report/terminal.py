@@ -3,7 +3,6 @@
 Measurement -> print_measurement -> console
 """
 
-import re
 from collections import Counter
 
 from rich.console import Console
@@ -96,9 +95,6 @@ def _why_no_figures(measurement: Measurement) -> str:
     )
 
 
-_SHARED = re.compile(r"\b(\d+)% of prompt tokens shared\b")
-
-
 def print_slow_bills(measurement: Measurement, shown: list[ClassSummary], console: Console) -> None:
     """Where the slow requests' time went, class by class."""
     for summary in shown:
@@ -120,19 +116,13 @@ def notes(measurement: Measurement, summaries: dict[str, ClassSummary]) -> list[
     said += usage_notes(measurement)
     prompt_tokens = sum(t.prompt_tokens for t in measurement.timelines)
     cached_tokens = sum(t.cached_tokens for t in measurement.timelines)
-    cached, shared = cached_tokens / prompt_tokens if prompt_tokens else 0.0, _shared(measurement)
+    cached, shared = cached_tokens / prompt_tokens if prompt_tokens else 0.0, measurement.shared_share
     if cached > shared + CACHED_SHARE_WORTH_A_WARNING:
         said.append(
             f"{cached:.0%} of the prompt tokens came from the server's prefix cache, and this load's "
             f"requests share {shared:.0%}: this seed was sent before, take another."
         )
     return said
-
-
-def _shared(measurement: Measurement) -> float:
-    """Of the prompt tokens, what a cache that forgets nothing would find in this load alone, as it says."""
-    found = _SHARED.search(measurement.workload)
-    return int(found[1]) / 100 if found else 0.0
 
 
 def failure_notes(measurement: Measurement) -> list[str]:

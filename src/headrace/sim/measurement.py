@@ -31,6 +31,8 @@ class About:
     versions: dict[str, str]
     seed: int = 0
     """A trace has none."""
+    shared_share: float = 0.0
+    """As `Measurement` has it."""
 
 
 def measurement_of(simulated: Simulated, about: About) -> Measurement:
@@ -45,6 +47,7 @@ def measurement_of(simulated: Simulated, about: About) -> Measurement:
         duration_s=max(ends),
         results=results,
         versions=about.versions,
+        shared_share=about.shared_share,
     )
 
 
