@@ -61,7 +61,7 @@ from headrace.diagnose.suited import suited_to
 
 Rule = Callable[[Evidence], Iterator[Finding]]
 
-_ROOMS = (
+ROOMS = (
     bill,
     start,
     neighbours,
@@ -103,7 +103,7 @@ _ROOMS = (
     disagree,
 )
 
-RULES: tuple[Rule, ...] = tuple(rule for room in _ROOMS for rule in room.RULES)
+RULES: tuple[Rule, ...] = tuple(rule for room in ROOMS for rule in room.RULES)
 
 
 @dataclass(frozen=True, slots=True)
