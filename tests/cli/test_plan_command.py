@@ -219,7 +219,34 @@ def test_weights_in_another_format_are_asked_for_in_two_ways() -> None:
 def test_parameters_that_are_given_count_instead_of_those_worked_out() -> None:
     shape = ("--layers", "32", "--hidden-size", "4096", "--heads", "32", "--parameters", "5e9")
     said = planned(*shape, "--gpu", "h100", "-tp", "1")
-    assert said["memory_bytes"]["weights"] == 10_000_000_000
+    assert said["memory_bytes"]["weights"] == pytest.approx(10_000_000_000, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "whole", "said"),
+    [
+        ("32", "4096", "47e9", "feed-forward layers would be 113,442 wide"),  # a mixture of experts
+        ("80", "8192", "8e9", "attention and embeddings take 14.2 alone"),
+    ],
+)
+def test_a_shape_and_a_size_that_do_not_go_together_are_refused(
+    layers: str, hidden: str, whole: str, said: str
+) -> None:
+    """The size counted for memory and the shape for speed: 47 billion parameters were as fast as 8."""
+    heads = str(int(hidden) // 128)
+    shape = ("--layers", layers, "--hidden-size", hidden, "--heads", heads, "--kv-heads", "8")
+    result = plan(*shape, "--parameters", whole, "--gpu", "h100")
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_pool_beyond_the_card_does_not_fit() -> None:
+    """It was called FITS, with -174 % of the card left."""
+    beyond = plan("llama-3.1-8b", "--gpu", "h100", "--kv-cache-memory-bytes", "200G", "-tp", "1")
+    within = plan("llama-3.1-8b", "--gpu", "h100", "--kv-cache-memory-bytes", "40G", "-tp", "1")
+    assert (beyond.exit_code, within.exit_code) == (1, 0)
+    assert "DOES NOT FIT" in beyond.stdout
+    assert "138.0 GiB short on each GPU with 200.0 GiB of KV cache" in " ".join(beyond.stdout.split())
 
 
 def test_a_workload_says_how_many_of_its_requests_fit(tmp_path: Path) -> None:

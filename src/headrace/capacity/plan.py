@@ -82,8 +82,15 @@ class Plan:
         return self.kv_cache_bytes > 0 and self.bytes_per_request <= self.kv_cache_bytes
 
     @property
+    def overdrawn_bytes(self) -> int:
+        """What the device lacks for a KV cache whose size was given: no share of the device bounds that."""
+        use = self.memory
+        taken = use.weights + use.activations + use.non_torch + use.cuda_graphs + self.kv_cache_bytes
+        return 0 if self.is_estimated else max(0, taken - use.total)
+
+    @property
     def fits(self) -> bool:
-        return self.has_room and not self.fatal
+        return self.has_room and not self.overdrawn_bytes and not self.fatal
 
     @property
     def is_estimated(self) -> bool:

@@ -134,7 +134,7 @@ def _on_fewer(plan: Plan, model: PlannedModel, options: PlanOptions) -> Plan | N
 
 
 def _plan(deployment: Deployment, model: PlannedModel, options: PlanOptions) -> Plan:
-    plan = plan_of(deployment, asked_of(model, deployment, options))
+    plan = plan_of(deployment, asked_of(model, options))
     if wants_longest(options) and plan.longest:
         plan = plan_of(deployment, replace(plan.asked, max_model_len=plan.longest))
     return plan

@@ -46,8 +46,6 @@ class PlannedModel:
     shape: ModelShape
     weights_bytes: int | None = None
     """Of a GGUF file, which is loaded as it is; None: by shape and format."""
-    parameters: float | None = None
-    """As given in numbers."""
 
 
 def plain_name(given: str) -> str:
@@ -231,5 +229,36 @@ def _of_numbers(name: str | None, numbers: ShapeOptions) -> PlannedModel:
         "max_position_embeddings": numbers["context"] or 131_072,
         "tie_word_embeddings": False,
     }
-    shape = replace(model_from_config(said, f"{layers} layers of {hidden}"), source="the command line")
-    return PlannedModel(shape, parameters=numbers["parameters"])
+    name = f"{layers} layers of {hidden}"
+    shape = model_from_config(said, name)
+    if (whole := numbers["parameters"]) is not None and numbers["intermediate_size"] is None:
+        said["intermediate_size"] = _feed_forward(shape, whole, hidden)
+        shape = model_from_config(said, name)
+    if whole is not None and abs(shape.parameters / whole - 1) > DISAGREE:
+        raise BadInput(
+            f"this shape has {shape.parameters / 1e9:,.1f} billion parameters, and --parameters says "
+            f"{whole / 1e9:,.1f}",
+            "leave --parameters out, or --intermediate-size (the rest is then put there)",
+        )
+    return PlannedModel(replace(shape, source="the command line"))
+
+
+DISAGREE = 0.1
+"""Of the parameters: norms, biases and a second embedding are less."""
+NARROWEST, WIDEST = 0.5, 16
+"""Of the hidden size, that the feed-forward layers of a dense model are."""
+
+
+def _feed_forward(shape: ModelShape, whole: float, hidden: int) -> int:
+    """How wide the feed-forward layers are, if the model has so many parameters in all."""
+    each = 3 * hidden * shape.num_layers
+    rest = shape.parameters - each * (7 * hidden // 2)
+    width = round((whole - rest) / each)
+    if NARROWEST * hidden <= width <= WIDEST * hidden:
+        return width
+    wide = f", and feed-forward layers would be {width:,} wide" if width > 0 else " alone"
+    raise BadInput(
+        f"{whole / 1e9:,.1f} billion parameters do not go with {shape.num_layers} layers of {hidden:,}: "
+        f"attention and embeddings take {rest / 1e9:,.1f}{wide}",
+        "check the numbers; of a mixture of experts give its config.json",
+    )

@@ -231,17 +231,14 @@ def _weight_dtype(model: PlannedModel, options: PlanOptions) -> Dtype:
     return model.shape.weight_dtype
 
 
-def asked_of(model: PlannedModel, deployment: Deployment, options: PlanOptions) -> Asked:
+def asked_of(model: PlannedModel, options: PlanOptions) -> Asked:
     """`auto` is answered by the plan: until then it is the model's own length."""
     length = options["max_model_len"]
-    weights = model.weights_bytes
-    if model.parameters is not None:
-        weights = int(model.parameters * deployment.weight_dtype.bytes)
     return Asked(
         max_model_len=length if isinstance(length, int) else model.shape.max_model_len,
         block_size=options["block_size"],
         kv_cache_memory_bytes=options["kv_cache_memory_bytes"],
-        weights_bytes=weights,
+        weights_bytes=model.weights_bytes,
     )
 
 

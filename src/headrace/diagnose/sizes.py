@@ -159,8 +159,10 @@ _UNIFIED = re.compile(
 
 def is_unified(e: Evidence) -> bool:
     """Whether card and host share one memory."""
-    told = f"{hardware_text(e)} {e.told()}".lower()
-    return bool(e.number("hardware:unified_memory")) or _UNIFIED.search(told) is not None
+    if any(r.last for r in e.under("hardware:unified_memory")):
+        return True
+    cards = " ".join(e.text(f"hardware:{name}") for name in ("gpu", "accelerator", "device")).lower()
+    return _UNIFIED.search(cards or f"{hardware_text(e)} {e.told()}".lower()) is not None
 
 
 def tensor_parallel(e: Evidence) -> int:

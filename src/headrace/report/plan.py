@@ -58,6 +58,11 @@ def headline(plan: Plan) -> str:
             f"needs {plan.bytes_per_request / GIB:.1f} GiB of KV cache, and {plan.kv_cache_bytes / GIB:.1f} "
             "are left"
         )
+    if plan.overdrawn_bytes:
+        return (
+            f"{name}: DOES NOT FIT, {plan.overdrawn_bytes / GIB:.1f} GiB short on each GPU with "
+            f"{plan.kv_cache_bytes / GIB:.1f} GiB of KV cache, as was asked for"
+        )
     return f"{name}: FITS"
 
 
@@ -66,6 +71,8 @@ def fewer_said(plan: Plan) -> str:
     size = flag_of("tensor_parallel_size", str(plan.deployment.tensor_parallel_size))
     if plan.kv_cache_bytes <= 0:
         return f"{size} is {-plan.kv_cache_bytes / GIB:.1f} GiB short on each GPU before any KV cache"
+    if plan.overdrawn_bytes:
+        return f"{size} is {plan.overdrawn_bytes / GIB:.1f} GiB short on each GPU with that KV cache"
     if plan.longest <= 1:
         return f"{size} leaves {plan.kv_cache_bytes / GIB:.2f} GiB for KV cache, too little for any request"
     return f"{size} would hold {flag_of('max_model_len', str(plan.longest))}, not {plan.asked.max_model_len}"

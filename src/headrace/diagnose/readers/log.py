@@ -11,8 +11,8 @@ import ast
 import re
 import tomllib
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 
@@ -28,6 +28,9 @@ _ENGINE = re.compile(r"Engine (\d{3}):")
 _TAG = re.compile(r" ((?:DP|TP)\d+)")
 _ARGUMENT = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[^,()\[\]{}]+)")
 _PERC = "_perc"
+_RATES = ("prompt_tok_s", "gen_tok_s")
+_ASKED = re.compile(r"(Received request \S+: prompt: ).*?(?=, params: |, sampling_params: |$)")
+"""What a user wrote is no line of the server."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,14 @@ class _Reader:
         self._lines = list[str]()
         self._version = ""
         self._engine = ""
+        self._moved = list[int]()
+        """The first and the last line of a report that has tokens in it."""
 
     def take(self, line: Line) -> None:
         if len(line.text) < _shortest():
             return
+        if "prompt: " in line.text:
+            line = Line(line.number, _ASKED.sub(r"\1", line.text))
         known = False
         for pattern in patterns():
             if not any(word in line.text for word in pattern.any):
@@ -165,6 +172,8 @@ class _Reader:
     def _add_rates(self, line: Line, fields: dict[str, str], where: str) -> None:
         label = _ENGINE.search(line.text) or _TAG.search(line.text)
         engine = label[1] if label else ""
+        if any(rate and float(rate) > 0 for rate in map(fields.get, _RATES)):
+            self._moved = [*self._moved[:1], line.number]
         for name, text in fields.items():
             try:
                 value = float(text)
@@ -179,6 +188,8 @@ class _Reader:
             full = f"log:{name}{{engine={engine}}}" if engine and len(engines) > 1 else f"log:{name}"
             self._readings[full] = Reading(full, tuple[Value, ...](series.values), series.where)
         events = [e for kept in (*self._first.values(), *self._last.values()) for e in kept]
+        if self._moved and len(engines) < 2:
+            events = list(_ended(events, self._counts, self._moved[0], self._moved[-1]))
         return Evidence(
             engine=self._engine,
             version=self._version,
@@ -189,6 +200,20 @@ class _Reader:
             lines=tuple(self._lines),
             sources=(self._name,),
         )
+
+
+def _ended(events: Sequence[Event], counts: dict[str, int], first: int, last: int) -> Iterator[Event]:
+    """A step that was away for a minute, and came back: reports with tokens follow. Before the first of them
+    it was part of the start.
+    """
+    for event in events:
+        if event.kind == "stalled" and event.at < last:
+            counts["stalled"] -= 1
+            if event.at > first:
+                counts["stood"] = counts.get("stood", 0) + 1
+                yield replace(event, kind="stood")
+        else:
+            yield event
 
 
 def _arguments(fields: Mapping[str, str], where: str) -> Iterator[tuple[str, Flag]]:

@@ -50,7 +50,9 @@ _LOG_LINE = re.compile(
 )
 _TRACE = re.compile(r"\s+File \"|\s{4}|Traceback|#|\w+(?:Error|Exception):")
 _EDGE = 3
-_SENTENCE = re.compile(r"[a-z]{2,} [a-z]{2,} [a-z]{2,}")
+_SENTENCE = re.compile(
+    r"[a-z]{2,} (?:[\w.-]+ )?[a-z]{2,} [a-z]{2,}|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{4,}"
+)
 _ENGINES = (
     ("sglang", re.compile(r"\bsglang\b|\bsgl\b", re.IGNORECASE)),
     ("llama.cpp", re.compile(r"\bllama[.-](?:cpp|server)\b|\bgguf\b", re.IGNORECASE)),
@@ -154,7 +156,8 @@ def read_report(text: str, where: str) -> Evidence:
 
 
 _MENDED = re.compile(
-    r"\s*(?:[-*+] )?(?:\[?bug ?fix\]?:? |fix(?:ed|es)?(?! by)[: ]|resolve[sd] )", re.IGNORECASE
+    r"\s*[-*+] (?:\[?bug ?fix\]?:? |fix(?:ed|es)?[: ]|resolve[sd] )(?!.*\b(?:by|but|now|with)\b)",
+    re.IGNORECASE,
 )
 """An entry of a list of changes: what was wrong is not any more."""
 _FORMATTED = re.compile(r"(?m)^\s*(?:```|#{1,4} |\* |- \[)")

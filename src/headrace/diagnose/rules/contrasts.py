@@ -55,9 +55,19 @@ def against_a_reference(e: Evidence) -> Iterator[Finding]:
     for others, least, confidence in ((references, 1.0, 0.8), (measured, ONE_REPORT, 0.65)):
         for now in measured:
             for other in others:
-                if found := _difference(now, other, least):
+                found = _difference(now, other, least)
+                if found and (found[0].label is not Label.DP_IMBALANCE or _has_replicas(e)):
                     yield _finding(e, *found, (now, other), confidence)
                     return
+
+
+def _has_replicas(e: Evidence) -> bool:
+    """Whether there is anything to balance."""
+    told = f"{e.told()} {' '.join(e.flags)} {' '.join(e.readings)}".lower()
+    return (
+        re.search(r"replica|router|worker|\brank|pods?\b|instances|balanc|data-parallel|engine=1", told)
+        is not None
+    )
 
 
 ONE_REPORT = 1.2

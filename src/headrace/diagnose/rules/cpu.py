@@ -25,7 +25,7 @@ def starved_of_cpu(e: Evidence) -> Iterator[Finding]:
     idle = gpu is not None and gpu < IDLE_GPU
     throttled = any((r.last or 0) > 0 for r in e.under("host:") if re.search(r"throttl|steal", r.name))
     at_work = (
-        load.peak_running >= 2 or load.peak_waiting > 0 or e.under("workload:client") or not load.running
+        load.peak_running >= 2 or load.peak_waiting > 0 or any(e.under("workload:client")) or not load.running
     )
     few_cores = _few_cores(e)
     if not at_work or not (
@@ -77,10 +77,15 @@ def _nobody_is_served(e: Evidence) -> bool:
     return none or (bool(load.running) and load.peak_running == load.peak_waiting == 0 and not load.generated)
 
 
+_TROUBLE = re.compile(r"time[sd]? ?-?out|\bwaits?\b|\bslow|other (?:jobs|processes)|hang|stuck")
+
+
 def polls_while_idle(e: Evidence) -> Iterator[Finding]:
     """Workers wait for the next step in a loop that asks again and again: a core each, without a request."""
     cpu = _cpu(e)
     if cpu is None or cpu < BUSY_CPU or not _nobody_is_served(e) or start_failed(e) or e.of("stalled"):
+        return
+    if any(e.under("client:")) or _TROUBLE.search(e.told()):
         return
     yield Finding(
         Label.EXPECTED,

@@ -188,8 +188,11 @@ def _traced(e: Evidence) -> Phase:
 
 def _starts_without_graphs(e: Evidence) -> Phase:
     """What starts in eager mode has room for its weights and its pool: it is the graphs that do not fit."""
+    if e.is_on("enforce-eager"):
+        return Phase.UNKNOWN
     tried = [r for r in e.under("workload:") if _EAGER_WORKS.search(r.name) and not _NOT.match(r.text)]
-    told = any(_EAGER_WORKS.search(r.text.lower().replace("-", "_")) for r in e.under("workload:"))
+    texts = (r.text.lower().replace("-", "_") for r in e.under("workload:"))
+    told = any(_EAGER_WORKS.search(text) and not _NEVER.search(text) for text in texts)
     return Phase.CAPTURE if told or any(r.values != (0.0,) for r in tried) else Phase.UNKNOWN
 
 
@@ -197,6 +200,7 @@ _EAGER_WORKS = re.compile(
     r"(?:starts|works|runs|fits|fine|ok)\w*[ _](?:\w+[ _]){0,2}(?:enforce_)?eager|"
     r"(?:enforce_)?eager\w*[ _](?:\w+[ _]){0,2}(?:starts|works|runs|fits|fine|ok)\b"
 )
+_NEVER = re.compile(r"\b(?:never|not|neither|no)\b")
 _NOT = re.compile(r"\s*(?:no|not|does not|false|fails|oom)\b", re.IGNORECASE)
 
 

@@ -62,9 +62,11 @@ def page_cache_is_counted(e: Evidence) -> Iterator[Finding]:
     """
     own = [r for r in e.under("host:") if re.search(r"rss|resident|anon", r.name) and r.numbers]
     cached = [r for r in e.under("host:") if re.search(r"page_?cache|buff_?cache", r.name) and r.numbers]
-    if not own or not cached or start_failed(e):
+    grows = own and own[0].numbers[-1] > 1.2 * own[0].numbers[0]
+    killed = bool(e.of("killed")) or _KILLED.search(e.told()) is not None or "Killed" in e.lines
+    if not own or not cached or grows or killed or start_failed(e):
         return
-    if max(own[0].numbers) < SMALL_BESIDE * max(cached[0].numbers) and not e.of("killed"):
+    if max(own[0].numbers) < SMALL_BESIDE * max(cached[0].numbers):
         yield Finding(
             Label.MEASUREMENT,
             f"What fills the host's memory is the page cache, {cached[0].last:,.4g} beside "
@@ -81,6 +83,7 @@ def page_cache_is_counted(e: Evidence) -> Iterator[Finding]:
         )
 
 
+_KILLED = re.compile(r"\bkilled\b|oom ?-?kill|\b137\b|evict")
 SMALL_BESIDE = 0.5
 """Of the cache: a process that has less is not what fills the memory."""
 

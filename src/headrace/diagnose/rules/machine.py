@@ -173,12 +173,14 @@ def reads_as_fast_as_it_can(e: Evidence) -> Iterator[Finding]:
                 "the same counter: it stays, tokens a second rise",
             ),
             Severity.NOTE,
-            0.8,
+            0.6 if load_of(e).waits else 0.8,
             explains=frozenset({Label.UNDETERMINED, Label.CPU, Label.COMPUTE, Label.CLIENT}),
         )
 
 
-_GB_S = re.compile(r"gpu:(?!.*(?:pcie|nvlink|link|copy|h2d|d2h)).*gb(?:ytes)?_(?:per_)?s")
+_GB_S = re.compile(
+    r"gpu:(?!.*(?:pcie|link|copy|h2d|d2h|transfer|offload|test|peak|max|spec|load|kv)).*gb(?:ytes)?_(?:per_)?s"
+)
 NEAR_DATA_SHEET = 0.6
 
 

@@ -4,6 +4,7 @@ The scheduler stops admitting at the first budget that is spent (KV blocks, sequ
 counts at the time say which.
 """
 
+import re
 from collections.abc import Iterator
 
 from headrace.diagnose.evidence import Evidence
@@ -251,7 +252,7 @@ def all_at_once(e: Evidence) -> Iterator[Finding]:
     late = [q for q in quantities(e, ("client:", "runs:", "sweep:")) if q.what == "ttft" and not q.is_rate]
     given = e.flag("max-num-seqs")
     cap = given or DEFAULT_SLOTS
-    few = given is not None and given <= FEW_SLOTS and sent is not None and sent > FEW_SLOTS * given
+    few = sent is not None and _few_slots(e, given, sent)
     many = asks_at_once(e) and sent and sent > 2 * cap
     if not (late and sent and (many or few)) or start_failed(e) or load_of(e).running:
         return
@@ -276,6 +277,18 @@ def all_at_once(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def _few_slots(e: Evidence, given: float | None, sent: float) -> bool:
+    """Whether so few run at once that so many must wait, and nothing tells that they came one by one."""
+    if given is None or given > FEW_SLOTS or sent <= FEW_SLOTS * given:
+        return False
+    at_once, told = concurrency(e), e.told()
+    median = [q for q in quantities(e) if q.what == "ttft" and q.stat in {"p50", "median"} and not q.is_rate]
+    waited = e.number("vllm:request_queue_time_seconds_mean")
+    alone = (at_once is not None and at_once <= given) or _ONE_BY_ONE.search(told) is not None
+    return not alone and not any(q.last < LATE_S for q in median) and waited != 0.0
+
+
+_ONE_BY_ONE = re.compile(r"one (?:at a time|after|by one|every)|sequential|a day|per day|an hour")
 FEW_SLOTS = 4
 """So few run at once on no card of today because it could not do more."""
 

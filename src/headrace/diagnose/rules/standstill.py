@@ -70,7 +70,26 @@ def _is_at_work(e: Evidence) -> bool:
     ]
     gpu = [share(r.last) for r in e.under("gpu:") if r.last is not None and "util" in r.name]
     waits_for_cpu = max(cpu, default=0.0) >= _BUSY_CPU and max(gpu, default=1.0) <= _IDLE_GPU
-    return waits_for_cpu or bool(e.counts.get("autotune") or e.counts.get("long_compile"))
+    starting = not (e.counts.get("ready") or e.counts.get("stats"))
+    return waits_for_cpu or (starting and bool(e.counts.get("autotune") or e.counts.get("long_compile")))
+
+
+def stood_a_while(e: Evidence) -> Iterator[Finding]:
+    """A step that was away for a minute and came back: long to compute, to compile or to wait for."""
+    for event in e.of("stood")[-1:]:
+        yield Finding(
+            Label.STALL,
+            f"A step was away for a minute or more, {e.counts['stood']} times, and came back each time",
+            (said(event),),
+            Advice(
+                "what began right before those lines: a new shape that compiles, a very long prompt, a peer "
+                "of the group that waits (py-spy dump of a worker while it stands)",
+                "requests that do not stand for a minute",
+            ),
+            Severity.NOTE,
+            0.5,
+            explains=frozenset({Label.UNDETERMINED}),
+        )
 
 
 _OPEN = re.compile(r"unfinished|hanging|stuck|never_answered|unanswered|open_requests|in_flight|outstanding")
@@ -282,5 +301,6 @@ RULES = (
     answer_without_an_end,
     uneven_ranks,
     standing_still,
+    stood_a_while,
     longer_than_the_pool,
 )

@@ -272,7 +272,8 @@ def _held_by_the_cap(e: Evidence, sweep: Sweep) -> bool:
     """Whether the highest value that was tried makes far more tokens than the one that is set."""
     now = e.flag("max-num-seqs") or e.flag("max-running-requests") or e.flag("parallel")
     rates, caps = sweep.column("rates"), sweep.varied.values
-    if now is None or rates is None or not caps[0] <= now < caps[-1]:
+    later = max((column.grown for column in sweep.columns("gaps")), default=1.0)
+    if now is None or rates is None or not caps[0] <= now < caps[-1] or later > MUCH_LATER:
         return False
     return rates.values[-1] > MANY_MORE * float(np.interp(now, caps, rates.values))
 
@@ -296,7 +297,7 @@ def _cap_too_low(sweep: Sweep) -> Finding:
     )
 
 
-MANY_MORE = 2.0
+MANY_MORE, MUCH_LATER = 2.0, 2.0
 
 
 def split_does_not_pay(e: Evidence) -> Iterator[Finding]:
