@@ -279,3 +279,11 @@ def test_our_own_server_tells_where_the_time_of_the_slow_requests_went() -> None
     assert said["classes"]["short"]["ttft_s"]["count"] == said["classes"]["short"]["requests"]
     for name in ("short", "long"):
         assert 0 < sum(said["slow_bill_s"][name].values()) <= said["classes"][name]["ttft_s"]["p99"] * 1.01
+
+
+def test_a_goal_of_a_class_that_the_load_has_not_is_refused_before_anything_is_sent() -> None:
+    """The run went to its end, and the verdict was an empty table."""
+    with running(service()) as server:
+        result = bench(server.url, *QUICK, "--slo", "chat: p95 ttft < 500ms")
+    assert result.exit_code == 2
+    assert "long, short" in result.output

@@ -357,3 +357,10 @@ def test_a_hub_without_the_model_is_told_what_to_give_instead(hub: Hub) -> None:
     assert (missing.exit_code, bare.exit_code) == (2, 2)
     assert "there is no org/nothing" in missing.stderr
     assert "has no config.json" in bare.stderr
+
+
+def test_a_goal_without_the_simulations_that_judge_it_is_refused() -> None:
+    """It was ignored, nonsense or not."""
+    result = plan("llama-3.1-8b", "--gpu", "h100", "--slo", "gibberish")
+    assert result.exit_code == 2
+    assert "--fit" in result.stderr

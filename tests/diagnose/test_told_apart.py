@@ -1,10 +1,12 @@
 """Two causes that look alike, and the one fact that tells them apart: each was once taken for the other."""
 
+from pathlib import Path
+
 import pytest
 
-from headrace.diagnose.finding import Label
+from headrace.diagnose.finding import Label, Severity
 from tests.diagnose import samples
-from tests.diagnose.samples import incident
+from tests.diagnose.samples import incident, of_log, stats
 
 FREE = (
     "ValueError: Free memory on device cuda:0 ({free}/{total} GiB) on startup is less than desired GPU "
@@ -59,6 +61,37 @@ def test_kernels_that_are_tried_out_keep_a_step_away_without_a_stall() -> None:
     tuner = "[AutoTuner]: Tuning flashinfer::trtllm_fp4_block_scale_moe:  50%|#####     | 11/22 [06:15<07:51]"
     assert first(log=[STALLED]) is Label.STALL
     assert first(log=[tuner, STALLED]) is not Label.STALL
+
+
+def test_a_step_that_came_back_is_no_engine_that_stands(tmp_path: Path) -> None:
+    """One such line anywhere, an hour of tokens behind it, was "restart the engine"."""
+    busy = [stats(minute, 8, 0, 20.0, generated=512.0) for minute in range(3)]
+    begins, ready = "INFO Starting to load model M...", "INFO: Application startup complete."
+    ended = samples.first(of_log(tmp_path, begins, ready, busy[0], STALLED, *busy[1:]))
+    in_the_start = samples.first(of_log(tmp_path, begins, STALLED, ready, *busy))
+    quiet = [stats(minute, 8, 0, 20.0, prompt=0.0, generated=0.0) for minute in range(3, 6)]
+    jit = "INFO flashinfer.jit: [Autotuner]: Autotuning process starts"
+    stands = samples.diagnose(of_log(tmp_path, begins, jit, ready, *busy, *quiet, STALLED, STALLED))
+    assert in_the_start is None
+    assert ended is Label.STALL
+    assert stands.severity is Severity.CRITICAL
+    note = samples.diagnose(of_log(tmp_path, begins, ready, busy[0], STALLED, *busy[1:]))
+    assert note.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "Why do I get torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB?",
+        "CUDA error: an illegal memory access was encountered; EngineDeadError",
+        "No space left on device",
+    ],
+)
+def test_what_users_ask_is_no_line_of_the_server(tmp_path: Path, asked: str) -> None:
+    """A prompt in a request log was a critical out-of-memory."""
+    line = f"INFO [logger.py:40] Received request chatcmpl-1: prompt: '{asked}', params: SamplingParams(n=1)"
+    busy = [stats(minute, 8, 0, 20.0, generated=512.0) for minute in range(3)]
+    assert samples.first(of_log(tmp_path, *busy, line)) is None
 
 
 def test_a_card_that_waits_for_a_full_cpu_does_not_stand_still() -> None:

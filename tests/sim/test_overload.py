@@ -124,3 +124,13 @@ def test_answers_that_outlast_a_short_run_leave_it_unsettled() -> None:
 def test_too_few_requests_and_all_at_once_are_unsettled(due: list[float]) -> None:
     load = judge_load(answered(due, one_server(due, [1.0] * len(due))))
     assert load.verdict is Verdict.UNSETTLED
+
+
+def test_a_queue_that_came_before_and_stood_is_no_server_that_kept_up() -> None:
+    """Twice the load for half the time, then just what it can do: 62 s of queue were called "kept up"."""
+    due = [*(0.5 * n for n in range(200)), *(100.0 + n for n in range(300))]
+    stood = judge_load(answered(due, one_server(due, [1.0] * len(due))))
+    assert stood.verdict is Verdict.UNSETTLED
+    assert "behind a queue from before" in stood.why
+    calm = [float(n) for n in range(500)]
+    assert judge_load(answered(calm, one_server(calm, [1.0] * 500))).verdict is Verdict.KEPT_UP

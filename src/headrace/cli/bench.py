@@ -19,7 +19,7 @@ from headrace.cli.load_options import (
     load_options,
     slo_option,
 )
-from headrace.cli.loads import LoadOptions, check_load, load_of
+from headrace.cli.loads import LoadOptions, check_load, load_of, refuse_strange_classes
 from headrace.cli.measuring import Interrupted, Planned, Target, Watching, measure_planned
 from headrace.cli.refused import GivesUp
 from headrace.cli.vllm_bench_flags import LoadCommand
@@ -89,7 +89,7 @@ def bench(url: str, **options: Unpack[Options]) -> None:
       headrace bench localhost:8000
       headrace bench localhost:8000 --rate 8 --prompt-tokens 500-1500
       headrace bench localhost:8000 --concurrency 16 --slo "p95 ttft < 500ms"
-      headrace bench localhost:8000 --trace azure_conv.csv --first 500 --scale 0.1
+      headrace bench localhost:8000 --trace azure_conv.csv --scale 0.1 --duration 10m
       headrace bench localhost:8000 --find-capacity --slo "ttft 1s, itl 80ms"
       headrace bench localhost:8000 --json | tail -n 1
     """
@@ -101,6 +101,7 @@ def bench(url: str, **options: Unpack[Options]) -> None:
         find_capacity(target, options, wording)
         return
     load = load_of(options, wording)
+    refuse_strange_classes(options["slo"] or (), load)
     measurement, interrupted = measure_shown(target, load, options["timeout"])
     _report(measurement, options)
     if code := exit_code(measurement, options["slo"], interrupted=interrupted):

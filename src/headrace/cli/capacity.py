@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from headrace.cli.loads import LoadOptions, at_rate, load_of, usual_rate
+from headrace.cli.loads import LoadOptions, at_rate, load_of, refuse_strange_classes, usual_rate
 from headrace.cli.measuring import Interrupted, Target, Watching, measure_planned
 from headrace.cli.wording import Wording
 from headrace.core.measurement import ALL, Measurement
@@ -46,6 +46,7 @@ def find_capacity(target: Target, options: Options, wording: Wording) -> None:
 
     def judge(rate: float, number: int, longer: float) -> Probe:
         load = load_of(at_rate(options, rate, number, longer), wording)
+        refuse_strange_classes(objectives, load)
         after_s = (left[-1] - 1) * load.duration_s
         stage = Stage(f"run {number + 1} at {rate:.3g} /s", after_s, is_least=True)
         with Progress(console, load.requests, load.duration_s, stage=stage) as progress:

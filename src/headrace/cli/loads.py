@@ -12,13 +12,14 @@ from headrace.cli.wording import Wording
 from headrace.core.errors import BadInput
 from headrace.core.exchange import Arrival, Ask
 from headrace.core.measurement import Load
+from headrace.core.objective import Objectives
 from headrace.measure.sources import Closed, Timetable
-from headrace.measure.synthetic import Lengths, asks, due_times
+from headrace.measure.synthetic import CLASS, Lengths, asks, due_times
 from headrace.report.units import many
 from headrace.workload.alone import alone_of, shared_share
 from headrace.workload.arrivals import Regularity
 from headrace.workload.asks import MOST_PROMPT_TOKENS
-from headrace.workload.mixed import MOST_REQUESTS, MixedWorkload
+from headrace.workload.mixed import LONG, MOST_REQUESTS, SHORT, MixedWorkload
 from headrace.workload.readers import read_trace
 from headrace.workload.reshape import conversing, resized, scaled, spread
 from headrace.workload.slices import Slice
@@ -146,12 +147,23 @@ def _check_amount(options: LoadOptions) -> None:
         )
 
 
+def refuse_strange_classes(objectives: Objectives, load: Planned) -> None:
+    """Raises `BadInput` for a goal of a class that no request has: nothing would be judged by it."""
+    for each in objectives:
+        if each.request_class and each.request_class not in load.classes:
+            have = ", ".join(sorted(name for name in load.classes if name)) or "none that has a name"
+            raise BadInput(
+                f"--slo {str(each)!r}: no request of this load is of that class",
+                f"its classes: {have}; without a class it is meant for all",
+            )
+
+
 def _mixed(options: LoadOptions, seed: int, warm_up_s: float, wording: Wording) -> Planned:
     workload = _mixed_workload(options, seed)
     alone: list[Ask] = []
     if options["alone"]:
         others = replace(workload, seed=seed + ALONE_SEED).arrivals()
-        for name in ("short", "long"):
+        for name in (SHORT, LONG):
             of_class = (arrival.ask for arrival in others if arrival.ask.request_class == name)
             alone += islice(of_class, options["alone"])
     arrivals = timetable_of(workload)
@@ -164,6 +176,7 @@ def _mixed(options: LoadOptions, seed: int, warm_up_s: float, wording: Wording) 
         tuple(wording.of_asks(alone, seed + ALONE_SEED)),
         len(arrivals),
         workload.duration_s,
+        classes=frozenset({SHORT, LONG}),
     )
 
 
@@ -204,6 +217,7 @@ def _open(options: LoadOptions, rate: float, seed: int, warm_up_s: float, wordin
         _alone(options, lengths, seed, wording),
         len(arrivals),
         duration_s,
+        classes=frozenset({CLASS}),
     )
 
 
@@ -224,6 +238,7 @@ def _closed(options: LoadOptions, concurrency: int, seed: int, warm_up_s: float,
         _alone(options, lengths, seed, wording),
         most,
         duration_s,
+        classes=frozenset({CLASS}),
     )
 
 
@@ -235,7 +250,10 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, wording: Wording) -> 
         raise BadInput(f"--warm-up {warm_up_s:g}s leaves nothing of what is due within {lasts_s:g} s")
     sent = wording.of_trace(requests, seed)
     longest_prompt, longest_answer = options["longest_prompt"], options["longest_answer"]
-    said = [f"{many(len(requests), 'request')} of {path.name}", f"at {options['scale']:g} times its rate"]
+    said = [
+        f"{many(len(requests), 'request')} of {path.name}, due within the first {options['duration']:g} s",
+        f"at {options['scale']:g} times its rate",
+    ]
     if options["length_scale"] != 1:
         said.append(f"{options['length_scale']:g} times its lengths")
     said += [
@@ -259,6 +277,7 @@ def _of_trace(options: LoadOptions, path: Path, seed: int, wording: Wording) -> 
         len(sent.arrivals),
         lasts_s,
         share,
+        frozenset(traced.request_class for traced in requests),
     )
 
 

@@ -61,6 +61,8 @@ class Planned:
     """In which requests are due."""
     shared_share: float = 0.0
     """Of the prompt tokens, what a cache that forgets nothing would find."""
+    classes: frozenset[str] = frozenset()
+    """Of its requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Unpack
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from headrace.capacity.catalogue import catalogue
@@ -70,6 +71,10 @@ def plan(model: str | None, **options: Unpack[PlanOptions]) -> None:
     if options["fit"]:
         _fit(planned, trace, options)
         return
+    if click.get_current_context().get_parameter_source("slo") is not ParameterSource.DEFAULT:
+        raise BadInput(
+            "--slo is judged by simulations, which only --fit makes", "add --fit, or leave --slo out"
+        )
     if options["gpu"] is None:
         _plan_cards(planned, options)
         return

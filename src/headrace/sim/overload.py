@@ -15,7 +15,8 @@ scatter and no trend.
 
 On simple queues (M/M/1, M/D/1, lognormal M/G/1; tests/sim/test_overload.py) a few in a hundred runs at
 95 % of capacity are called overloaded, and nearly all at 150 % with 2,000 requests. What lies between
-the two bounds is called unsettled: the run is too short to tell.
+the two bounds is called unsettled: the run is too short to tell. So is a queue that came from the first
+half and stood: nothing grew, and every first token waited for it.
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ FEWEST_REQUESTS = 2 * PARTS
 MATERIAL_SHARE = 0.01
 """Growth below this share of what came is of no consequence, however steady."""
 SUSPECT_SHARE = 0.05
+STANDING_SHARE = 0.1
+"""Of the second half: a first token that takes so long waited for what the first half had left behind."""
 SURE_T = 3.0
 SUSPECT_T = 1.0
 
@@ -82,6 +85,12 @@ def judge_load(timelines: Sequence[Timeline]) -> Load:
     due_per_s = arrivals / (end - start)
     begun_per_s = float(((first >= start) & (first < end)).sum()) / (end - start)
     verdict, why = _verdict(queue, backlog_trend(due, last, edges, arrivals), due_per_s, begun_per_s)
+    waited_s = float((first - due)[due >= start].mean())
+    if verdict is Verdict.KEPT_UP and waited_s > STANDING_SHARE * (end - start):
+        why += (
+            f", behind a queue from before that stood for {waited_s:.3g} s of work: a longer run would tell"
+        )
+        verdict = Verdict.UNSETTLED
     return Load(verdict, why, due_per_s, begun_per_s, queue.share)
 
 

@@ -12,6 +12,7 @@ from headrace.core.bill import CAUSES
 from headrace.core.measurement import Measurement
 from headrace.core.timeline import Timeline
 from headrace.diagnose.evidence import Evidence, Flag, Reading, Value
+from headrace.diagnose.flag_history import history
 from headrace.diagnose.readers.text import plain
 
 _STATS = ("mean", "median", "p50", "p90", "p95", "p99")
@@ -100,11 +101,13 @@ def from_measurement(measurement: Measurement, where: str) -> Evidence:
         values["client:cached_share"] = (_cached_share(measurement.timelines),)
         lag = [line.dispatch_lag_s for line in measurement.timelines]
         values["client:dispatch_lag_p99_s"] = (float(np.percentile(lag, 99)),)
+    ours = _is_ours(measurement)
     return Evidence(
-        engine="headrace" if _is_ours(measurement) else "",
+        engine="headrace" if ours else "",
         flags={
             name.replace("_", "-"): Flag(value, f"{where} settings")
             for name, value in measurement.settings.items()
+            if ours or name.replace("_", "-") in history().spans  # a twin's record has words of its own
         },
         readings={name: Reading(name, value, where) for name, value in values.items()},
         sources=(where,),

@@ -28,7 +28,7 @@ _MEANS = {
         "the ITL goal of --slo longer, or another replica: steps are kept short for streams",
     ),
     Cause.SLOTS: (Label.QUEUEING, "--max-num-seqs higher, as far as KV allows"),
-    Cause.KV: (Label.KV_CAPACITY, "--kv-cache-memory-bytes higher, or --kv-cache-dtype u8"),
+    Cause.KV: (Label.KV_CAPACITY, "--kv-cache-memory-bytes higher, or an 8-bit --kv-cache-dtype"),
     Cause.LONG_PREFILL_CAP: (
         Label.QUEUEING,
         "--long-prefill-token-threshold higher: the cap itself is what waits",
