@@ -218,13 +218,14 @@ def _of_numbers(name: str | None, numbers: ShapeOptions) -> PlannedModel:
             "a shape needs at least --layers, --hidden-size and --heads",
             "--layers 32 --hidden-size 4096 --heads 32 --kv-heads 8 --parameters 8e9",
         )
+    usual = 7 * hidden // 2
     said = {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "num_key_value_heads": numbers["kv_heads"] or heads,
         "head_dim": numbers["head_dim"] or max(1, hidden // heads),
-        "intermediate_size": numbers["intermediate_size"] or 7 * hidden // 2,
+        "intermediate_size": numbers["intermediate_size"] or usual,
         "vocab_size": numbers["vocab_size"] or 128_256,
         "max_position_embeddings": numbers["context"] or 131_072,
         "tie_word_embeddings": False,
@@ -232,7 +233,7 @@ def _of_numbers(name: str | None, numbers: ShapeOptions) -> PlannedModel:
     name = f"{layers} layers of {hidden}"
     shape = model_from_config(said, name)
     if (whole := numbers["parameters"]) is not None and numbers["intermediate_size"] is None:
-        said["intermediate_size"] = _feed_forward(shape, whole, hidden)
+        said["intermediate_size"] = _feed_forward(shape, whole, hidden, usual)
         shape = model_from_config(said, name)
     if whole is not None and abs(shape.parameters / whole - 1) > DISAGREE:
         raise BadInput(
@@ -249,10 +250,10 @@ NARROWEST, WIDEST = 0.5, 16
 """Of the hidden size, that the feed-forward layers of a dense model are."""
 
 
-def _feed_forward(shape: ModelShape, whole: float, hidden: int) -> int:
-    """How wide the feed-forward layers are, if the model has so many parameters in all."""
+def _feed_forward(shape: ModelShape, whole: float, hidden: int, usual: int) -> int:
+    """How wide the feed-forward layers are if all parameters are so many; `usual`: those of `shape`."""
     each = 3 * hidden * shape.num_layers
-    rest = shape.parameters - each * (7 * hidden // 2)
+    rest = shape.parameters - each * usual
     width = round((whole - rest) / each)
     if NARROWEST * hidden <= width <= WIDEST * hidden:
         return width

@@ -170,6 +170,11 @@ def tensor_parallel(e: Evidence) -> int:
     return max(1, int(e.flag("tensor-parallel-size") or 1))
 
 
+def ranks_of(e: Evidence) -> int:
+    """Cards that share the weights: each layer, and the layers."""
+    return tensor_parallel(e) * int(e.flag("pipeline-parallel-size") or 1)
+
+
 _OUTSIDE_GIB = 2.0
 """Of a card: what start-up keeps for activations, contexts and graphs, within a factor of two."""
 
@@ -187,7 +192,7 @@ def kv_tokens_of_cards(e: Evidence) -> float | None:
     numbers = shape.latent.cached_numbers if shape.latent else 2 * shape.num_kv_heads * shape.head_size
     given = e.flags.get("kv-cache-dtype")
     each = shape.num_full_layers * numbers * (1 if given and "8" in str(given.value) else 2)
-    cards = tensor_parallel(e) * int(e.flag("pipeline-parallel-size") or 1)
+    cards = ranks_of(e)
     budget = (e.flag("gpu-memory-utilization") or 0.9) * card - _OUTSIDE_GIB
     return max(0.0, budget * cards - weights) * GIB / each
 

@@ -24,6 +24,7 @@ from headrace.diagnose.sizes import (
     hardware_text,
     memory_gib,
     model_of,
+    ranks_of,
     tensor_parallel,
     weights_gib,
 )
@@ -109,7 +110,7 @@ def will_not_fit(e: Evidence) -> Iterator[Finding]:
         return
     if e.engine in _READS_FILES and "quantization" not in f"{e.told()} {' '.join(e.flags)}":
         return  # a GGUF file has its own precision, and layers that do not fit stay on the host
-    ranks = max(tensor_parallel(e), 1) * int(e.flag("pipeline-parallel-size") or 1)
+    ranks = ranks_of(e)
     if "tensor-parallel-size" not in e.flags and "pipeline-parallel-size" not in e.flags:
         ranks = card_count(e)
     each = weights / ranks

@@ -65,12 +65,17 @@ def _lone_stream_tok_s(e: Evidence) -> float | None:
 _BANDWIDTHS = ("bandwidth_gb_s", "memory_bandwidth_gb_s", "mem_bandwidth_gb_s", "gb_per_s", "gb_s")
 
 
+def _gb_per_s(e: Evidence) -> float | None:
+    """Of one card: as told, or by its name."""
+    card = card_of(hardware_text(e))
+    return e.number(*(f"hardware:{n}" for n in _BANDWIDTHS)) or (card.gb_per_s if card else None)
+
+
 def share_of_bandwidth(e: Evidence) -> tuple[float, str] | None:
     """Tokens a second of a lone stream over the most that the card's GB/s allow, and the arithmetic; None
     where one of them is not known.
     """
-    card, parameters = card_of(hardware_text(e)), active_parameters_of(model_of(e))
-    told_gb_s = e.number(*(f"hardware:{n}" for n in _BANDWIDTHS))
+    parameters = active_parameters_of(model_of(e))
     told_gb = e.number(
         "workload:weights_gb", "workload:weights_gib", "workload:model_gb", "startup:weights_gib"
     )
@@ -87,7 +92,7 @@ def share_of_bandwidth(e: Evidence) -> tuple[float, str] | None:
         (q.last for q in quantities(e) if q.is_rate and q.what == "output" and not q.situation), None
     )
     speed = speed or _lone_stream_tok_s(e) or (output if alone_told else None)
-    bandwidth = told_gb_s or (card.gb_per_s if card else None)
+    bandwidth = _gb_per_s(e)
     size = told_gb or (parameters * bytes_per_weight(e) / 1e9 if parameters else None)
     alone = load_of(e).peak_running <= 2 and (concurrency(e) or 1) <= 2
     if not (bandwidth and size and speed and alone):
@@ -154,8 +159,7 @@ def traffic_counters(e: Evidence) -> Iterator[Finding]:
 
 def reads_as_fast_as_it_can(e: Evidence) -> Iterator[Finding]:
     """Bytes a second that were measured on the card, beside what its data sheet says."""
-    card = card_of(hardware_text(e))
-    most = e.number(*(f"hardware:{n}" for n in _BANDWIDTHS)) or (card.gb_per_s if card else None)
+    most = _gb_per_s(e)
     seen = [r for r in e.under("gpu:") if r.last and _GB_S.search(r.name)]
     if not most or not seen or start_failed(e):
         return

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from headrace.diagnose.evidence import Event, Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.rules.support import fact, gib, has_load, said, start_failed
-from headrace.diagnose.sizes import is_unified, memory_gib, tensor_parallel, weights_gib
+from headrace.diagnose.sizes import is_unified, memory_gib, ranks_of, weights_gib
 
 NEIGHBOUR_SHARE = 0.15
 """Of a card: contexts, the driver and a display take less."""
@@ -143,8 +143,7 @@ def _weights_fill_the_card(e: Evidence) -> bool:
     if e.engine not in {"vllm", ""} or e.of("loaded", "memory_v0"):
         return False  # a line says what they really take
     weights, card = weights_gib(e), memory_gib(e)
-    ranks = tensor_parallel(e) * int(e.flag("pipeline-parallel-size") or 1)
-    return bool(weights and card) and (weights or 0.0) / ranks >= FILLED * (card or 0.0)
+    return bool(weights and card) and (weights or 0.0) / ranks_of(e) >= FILLED * (card or 0.0)
 
 
 def neighbour_at_start(e: Evidence) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from headrace.diagnose.evidence import Evidence
 from headrace.diagnose.finding import Advice, Fact, Finding, Label, Severity
 from headrace.diagnose.load import load_of, share
 from headrace.diagnose.rules.support import concurrency, fact, start_failed
-from headrace.diagnose.sizes import memory_gib, tensor_parallel, weights_gib
+from headrace.diagnose.sizes import memory_gib, ranks_of, weights_gib
 
 LEAST_SHARE = 0.1
 """Of the pool, by one request: below it usage says little of what one more takes."""
@@ -122,7 +122,7 @@ def step_takes_the_pool(e: Evidence) -> Iterator[Finding]:
     weights, card = weights_gib(e), memory_gib(e)
     if None in (tokens, pool, weights, card) or not (tokens and weights and card) or pool is None:
         return
-    ranks = tensor_parallel(e) * int(e.flag("pipeline-parallel-size") or 1)
+    ranks = ranks_of(e)
     budget = share(e.flag("gpu-memory-utilization") or 0.9) * card
     rest = budget - weights / ranks - pool
     if tokens < LARGE_STEP or rest < STEP_GIB or pool > SMALL_POOL * card or start_failed(e):

@@ -253,7 +253,7 @@ def price_of_more_at_once(e: Evidence) -> Iterator[Finding]:
     if sweep is None or sweep.varied.kind != "caps" or not sweep.columns("gaps"):
         return
     slower = max(column.grown for column in sweep.columns("gaps"))
-    if _held_by_the_cap(e, sweep):
+    if slower <= MUCH_LATER and _held_by_the_cap(e, sweep):
         yield _cap_too_low(sweep)
     elif 1.0 <= slower < sweep.varied.grown:
         yield Finding(
@@ -272,8 +272,7 @@ def _held_by_the_cap(e: Evidence, sweep: Sweep) -> bool:
     """Whether the highest value that was tried makes far more tokens than the one that is set."""
     now = e.flag("max-num-seqs") or e.flag("max-running-requests") or e.flag("parallel")
     rates, caps = sweep.column("rates"), sweep.varied.values
-    later = max((column.grown for column in sweep.columns("gaps")), default=1.0)
-    if now is None or rates is None or not caps[0] <= now < caps[-1] or later > MUCH_LATER:
+    if now is None or rates is None or not caps[0] <= now < caps[-1]:
         return False
     return rates.values[-1] > MANY_MORE * float(np.interp(now, caps, rates.values))
 
@@ -285,7 +284,7 @@ def _cap_too_low(sweep: Sweep) -> Finding:
         "card idle",
         sweep.facts,
         Advice(
-            f"--max-num-seqs {max(sweep.varied.values):g}",
+            f"--max-num-seqs {sweep.varied.values[-1]:g}",
             "tokens a second as in that run",
             "TPOT as in that run",
             "TTFT under the same load: it falls where requests waited for a slot",
